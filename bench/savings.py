@@ -133,7 +133,7 @@ async def rebuilt(timing: Timing, timed: Timed, kinds: list[str], share: float) 
     usual, timing.schedule = timing.schedule, replace(timing.schedule, savings_share=share)
     try:
         with mock.patch.object(savings, "Bypasses", Rebuilt):
-            request_ns = timed.books.total.estimate * 1000
+            request_ns = timed.whole.estimate * 1000
             found = await savings.Savings(timing, request_ns, timing.savings_ns, most_rounds=10**6).measured(layers)
     finally:
         timing.schedule = usual

@@ -26,7 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -38,7 +38,7 @@ from pytest_mwbudget.comparison.allowed import parsed
 from pytest_mwbudget.comparison.pairs import Changes, Process
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.request_keys import RequestKey
-from pytest_mwbudget.model.results import Books, Count, Counts, LayerReport, Ledger, RequestLine, Result
+from pytest_mwbudget.model.results import Count, Counts, Frame, LayerReport, RequestLine, Result, ResultRow
 from pytest_mwbudget.model.stack import Layer
 from pytest_mwbudget.versus.comparing import TIME_S, Comparing
 from pytest_mwbudget.versus.order import Told
@@ -251,9 +251,10 @@ def as_measured(reading: Reading, factor: float) -> Process:
         LayerReport(Layer(index, name, name, "class"), exactly(us), "split")
         for index, (name, us) in enumerate(rows.items())
     )
-    books = Books(ZERO_US, exactly(reading["outside_us"]), endpoint, 0.0)
-    ledger = Ledger(NO_COUNTS, NO_COUNTS, NO_COUNTS, 1)
-    result = Result(request=RequestLine("GET", "/health"), status=200, layers=layers, books=books, ledger=ledger)
+    times: dict[Frame, Estimate] = {"outside": exactly(reading["outside_us"]), "endpoint": endpoint, "total": ZERO_US}
+    frames = {frame: replace(ResultRow.of_frame(frame, us), counts=NO_COUNTS) for frame, us in times.items()}
+    request = RequestLine("GET", "/health")
+    result = Result(request=request, status=200, layers=layers, frames=frames, counted=1, residue_us=0.0)
     return Process({KEY: result}, {KEY: reading["reference_ns"]})
 
 

@@ -329,14 +329,9 @@ def one_measurement(
 
 def verdict(result: Measurement, name: str, quantity: str) -> Reading:
     """Return the verdict on a row, with its reason and its figure."""
-    report = next((each for each in result.layers if each.name == name), None)
-    judged = report.judged.get(quantity) if report else None  # type: ignore[call-overload]
-    us = report.us if report else None
-    if name == ENDPOINT:
-        judged = result.endpoint.judged if result.endpoint else None
-        us = result.books.endpoint if result.books else None
-    elif report and quantity == "busy_us":
-        us = report.occupation and report.occupation.busy
+    row = next((each for each in result.rows() if each.name == name), None)
+    judged = row.judged.get(quantity) if row else None  # type: ignore[call-overload]
+    us = row.estimates.get(quantity) if row else None
     if judged is None:
         return {"verdict": "none", "reason": "no such row", "us": None}
     return {"verdict": judged.verdict, "reason": judged.reason, "us": us and us.estimate}

@@ -28,7 +28,7 @@ from .interpreter.foreign_tools import ForeignTools
 from .model.endpoint import PARTS, EndpointReport
 from .model.messages import FEWEST_MESSAGES
 from .model.quantities import COUNTED, CountedQuantity, Quantity
-from .model.results import Counts, Frame, Judged, LayerReport, Ledger, RequestLine, Result, Verdict, worst
+from .model.results import FRAMES, Counts, Frame, Judged, RequestLine, Result, ResultRow, Verdict, worst
 from .model.stack import (
     ENDPOINT,
     HARNESS,
@@ -120,12 +120,15 @@ def bounded_parts(stack: Stack, said: Budgets) -> tuple[Bounded, ...]:
 class Counted:
     """The counts of rows and of the rest of the stack, the messages that each entry sends, notes on the counting.
 
-    `received` are the messages that each entry receives, without entries that receive few. `parts` are the rows of the
-    endpoint's parts, empty if it was not opened. `ways` are those of all counted requests.
+    `requests` is the number of counted requests, and `why_not` the reason for each quantity that no row has. `received`
+    are the messages that each entry receives, without entries that receive few. `parts` are the rows of the endpoint's
+    parts, empty if it was not opened. `ways` are those of all counted requests.
     """
 
     layers: Mapping[RowIndex, Counts]
-    report: Ledger
+    frames: Mapping[Frame, Counts]
+    requests: int
+    why_not: Mapping[str, str]
     sent: Mapping[EntryIndex, int]
     notes: Sequence[str]
     received: Mapping[EntryIndex, int]
@@ -135,14 +138,16 @@ class Counted:
     @property
     def suspending(self) -> bool:
         """Whether a task is suspended in a request."""
-        parts = [*self.layers.values(), self.report.outside, *([self.report.endpoint] if self.report.endpoint else [])]
-        return any(counts.suspensions.count for counts in parts)
+        return any(counts.suspensions.count for counts in (*self._inside, self.frames["outside"]))
 
     @property
     def streamed(self) -> bool:
         """Whether enough messages for a cost per message pass a layer."""
-        every = [*self.layers.values(), *([self.report.endpoint] if self.report.endpoint else [])]
-        return any(max(one.sent.count, one.received.count) >= FEWEST_MESSAGES for one in every)
+        return any(max(one.sent.count, one.received.count) >= FEWEST_MESSAGES for one in self._inside)
+
+    @property
+    def _inside(self) -> list[Counts]:
+        return [*self.layers.values(), *(counts for frame, counts in self.frames.items() if frame == "endpoint")]
 
 
 def counted(
@@ -181,13 +186,15 @@ def counted(
     total = replace(total, received=outermost.received, sent=outermost.sent)
     notes = [*notes, *_of_rows(found, stack)]
     found = with_own_types(found)
-    outside, endpoint = found.pop(OUTSIDE), found.pop(ENDPOINT, None)
+    frames: dict[Frame, Counts] = {"outside": found.pop(OUTSIDE)}
+    if ENDPOINT in found:
+        frames["endpoint"] = found.pop(ENDPOINT)
+    frames["total"] = total
     sent = {entry: median_low([one.sent[owner_of(entry)] for one in charges]) for entry in stack.probeable}
     received = {entry: median_low([one.received[owner_of(entry)] for one in charges]) for entry in stack.probeable}
     received = {entry: count for entry, count in received.items() if count >= FEWEST_MESSAGES}
     inside = {layer.index: row(parts(entry)) for entry, layer in stack.parts} if opened else {}
-    ledger = Ledger(outside, endpoint, total, len(charges), why_not)
-    return Counted(found, ledger, sent, notes, received, with_own_types(inside), ways)
+    return Counted(found, frames, len(charges), why_not, sent, notes, received, with_own_types(inside), ways)
 
 
 def counted_inside(stack: Stack, found: Counted) -> Counted:
@@ -233,10 +240,10 @@ def hops(stack: Stack, found: Counted) -> Hops:
         for entry, layer in stack.layers
         if layer.index in found.layers and entry is not None
     }
-    if stack.endpoint is not None and found.report.endpoint is not None:
-        rows[stack.endpoint] = found.report.endpoint.threads.count
+    if stack.endpoint is not None and "endpoint" in found.frames:
+        rows[stack.endpoint] = found.frames["endpoint"].threads.count
     rows = {entry: max(rows.get(entry, 0), crossings[entry]) for entry in stack.probeable}
-    whole = max(found.report.total.threads.count, sum(crossings.values()))
+    whole = max(found.frames["total"].threads.count, sum(crossings.values()))
     return Hops({entry: count for entry, count in rows.items() if count}, whole)
 
 
@@ -320,7 +327,10 @@ class Findings:
         It changes in the way that requests take, or they come to enter other layers: `entered`.
         """
         why = new_layers(entered) if ways is None else why_changing(ways, self._names(), self.stack.entries)
-        counted = replace(self.counted, layers={}, parts={}, report=replace(self.counted.report, endpoint=None))
+        frames: dict[Frame, Counts] = {
+            frame: counts for frame, counts in self.counted.frames.items() if frame != "endpoint"
+        }
+        counted = replace(self.counted, layers={}, parts={}, frames=frames)
         return replace(self, stack=replace(self.stack, changing=why), counted=counted, timed=None, timed_parts=None)
 
     def _names(self) -> dict[Owner, str]:
@@ -342,66 +352,72 @@ class Findings:
     def result(self, line: RequestLine, status: int, loop: str) -> Result:
         """Return the finished record."""
         reports = tuple(map(self._report, self.layers))
-        timed, endpoint = self.timed, self._endpoint()
-        frames = timed.frames if timed else self._untimed_frames()
-        total, outside = frames.get("total"), frames.get("outside")
+        timed = self.timed
         found = Result(
             request=line,
             status=status,
             loop=loop,
             layers=reports,
-            ledger=self.counted.report,
-            books=timed.books if timed else None,
+            frames=self._frames(),
+            counted=self.counted.requests,
+            uncounted=self.counted.why_not,
+            residue_us=timed.residue_us if timed else None,
             floor_us=timed.floor_us if timed else None,
             slowdown=timed.slowdown if timed else None,
             reference_ns=timed.reference_ns if timed else None,
             effort=timed.effort if timed else None,
-            endpoint=endpoint if endpoint != EndpointReport() else None,
-            outside=outside,
-            total_budget_us=self.budgets.total_us,
-            total_verdict=total.verdict if total else None,
-            total_reason=total.reason if total else None,
+            endpoint=self._endpoint(),
             notes=tuple(self._notes()),
             disturbed=self.foreign_tools.why_no_figures if self.foreign_tools.distorting else None,
         )
         return replace(found, verdict=worst(verdict for verdict in found.verdicts if verdict is not None))
 
-    def _endpoint(self) -> EndpointReport:
-        frames = self.timed.frames if self.timed else self._untimed_frames()
-        return EndpointReport(
+    def _frames(self) -> dict[Frame, ResultRow]:
+        """Return the rows that are no layers, with their counts."""
+        rows, counts = self.timed.frames if self.timed else self._untimed_frames(), self.counted.frames
+        return {
+            frame: replace(rows.get(frame) or ResultRow.of_frame(frame), counts=counts.get(frame))
+            for frame in FRAMES
+            if frame in rows or frame in counts
+        }
+
+    def _endpoint(self) -> EndpointReport | None:
+        """Return what is known of the endpoint's parts, None if neither they nor a budget were asked for."""
+        found = EndpointReport(
             parts=tuple(map(self._part, self.parts)),
             closed=self.stack.closed,
-            judged=frames.get("endpoint"),
             notes=tuple(self._notes_on_parts()),
             observed=self.stack.observed if self.parts else None,
         )
+        return found if found != EndpointReport() or "endpoint" in self.budgets.frames else None
 
     def _notes_on_parts(self) -> Iterator[str]:
-        if self.timed is not None and self.timed_parts is not None and self.timed.books.endpoint is not None:
+        endpoint = self.timed.frames.get("endpoint") if self.timed else None
+        if self.timed_parts is not None and endpoint is not None and endpoint.us is not None:
             parts = {report.name: report.us for report in self.timed_parts.layers.values() if report.us is not None}
-            yield from on_parts(parts, self.timed.books.endpoint)
+            yield from on_parts(parts, endpoint.us)
 
-    def _part(self, bounded: Bounded) -> LayerReport:
+    def _part(self, bounded: Bounded) -> ResultRow:
         """Return the report of a part. A part that the request did not come to costs nothing."""
         layer = bounded.layer
         if bounded.entry is None:
             closed = self.stack.closed or NOT_ENTERED
             verdict: Verdict = "pass" if self.stack.parts else "undecided"
             judged = Judged(0.0, verdict, None if self.stack.parts else closed)
-            return LayerReport(layer, judged={q: replace(judged, bound=most) for q, most in bounded.bounds.items()})
+            return ResultRow(layer, judged={q: replace(judged, bound=most) for q, most in bounded.bounds.items()})
         time = self.timed_parts.layers.get(layer.index) if self.timed_parts else None
-        time = time or LayerReport(layer, judged=self._untimed(bounded))
+        time = time or ResultRow(layer, judged=self._untimed(bounded))
         judgements = {**time.judged, **self._counts_judged(bounded, self.counted.parts)}
         return replace(time, counts=self.counted.parts.get(layer.index), judged=judgements)
 
-    def _report(self, bounded: Bounded) -> LayerReport:
+    def _report(self, bounded: Bounded) -> ResultRow:
         layer = bounded.layer
         if not layer.entered:
-            return LayerReport(
+            return ResultRow(
                 layer, judged={q: Judged(most, "undecided", NOT_ENTERED) for q, most in bounded.bounds.items()}
             )
         time = self.timed.layers.get(layer.index) if self.timed else None
-        time = time or LayerReport(layer, judged=self._untimed(bounded))
+        time = time or ResultRow(layer, judged=self._untimed(bounded))
         judged = {**time.judged, **self._counts_judged(bounded, self.counted.layers)}
         counts, trend = self.counted.layers.get(layer.index), self.trends.get(layer.index)
         return replace(time, counts=counts, judged=judged, trend=trend)
@@ -416,7 +432,7 @@ class Findings:
             return Judged(bound, "undecided", self._why_disturbed)
         own = rows.get(bounded.layer.index)
         found = own.range_of(quantity) if own else None
-        why = self.counted.report.why.get(quantity) or (own.why.get(quantity) if own else None)
+        why = self.counted.why_not.get(quantity) or (own.why.get(quantity) if own else None)
         if why is not None and found is None:
             said = tagged(f"{quantity} cannot be counted here: {why}", "uncountable")
             return Judged(bound, "undecided", self._why_disturbed if self.foreign_tools.distorting else said)
@@ -431,8 +447,11 @@ class Findings:
         times = {q: most for q, most in bounded.bounds.items() if q not in COUNTED}
         return {q: Judged(most, "undecided", self._why_disturbed) for q, most in times.items()}
 
-    def _untimed_frames(self) -> dict[Frame, Judged]:
-        return {frame: Judged(bound, "undecided", self._why_disturbed) for frame, bound in self.budgets.frames.items()}
+    def _untimed_frames(self) -> dict[Frame, ResultRow]:
+        return {
+            frame: ResultRow.of_frame(frame, judged=Judged(bound, "undecided", self._why_disturbed))
+            for frame, bound in self.budgets.frames.items()
+        }
 
     @property
     def _why_disturbed(self) -> str:

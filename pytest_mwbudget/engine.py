@@ -568,7 +568,7 @@ class _Run:
     async def _profile(self, result: Result) -> Profiled:
         from .profiling.sampling import profile
 
-        plain_us = result.books.total.estimate if result.books else self.request_ns / 1000
+        plain_us = result.total_us.estimate if result.total_us else self.request_ns / 1000
         limit_s = self.caller.limit_s or self.settings.startup_timeout_s
         async with self.caller.loop.limited(limit_s) as extend:
             return await profile(

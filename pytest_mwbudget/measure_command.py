@@ -287,8 +287,8 @@ def _untimed(counted: Result, reason: str) -> Result:
 
 def _counts(result: Result) -> str:
     """Return the counts of a whole request as the end of its row."""
-    assert result.ledger is not None
-    total = result.ledger.total
+    total = result.total.counts
+    assert total is not None
     counts = [str(count.count) if count else "-" for count in (total.objects, total.tasks)]
     row = "".join(f"{cell:>{COUNT_WIDTH}}" for cell in (str(result.status), *counts, str(len(result.layers))))
     created = [(one.counts.objects.count, one.name) for one in result.layers if one.counts and one.counts.objects]

@@ -28,6 +28,7 @@ from pytest_mwbudget.report.json import from_json, to_json
 from pytest_mwbudget.report.shareable import SHAREABLE
 
 from .apps import measured
+from .canned import but, canned
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "advice.md").read_text(encoding="utf-8")
@@ -72,7 +73,7 @@ def row(index: int = 0, name: str = "Layer", *, entered: bool = True, **found: A
 
 
 def result(*rows: LayerReport, endpoint: Counts | None = None, method: str = "GET", status: int = 200) -> Result:
-    return Result(
+    return canned(
         request=RequestLine(method, "/"),
         status=status,
         layers=rows,
@@ -307,7 +308,7 @@ def test_no_advice_where_the_messages_may_not_be_the_reason(found: Result) -> No
 def opened(part: LayerReport, observed: Observed | None, whole: Estimate | None = None) -> Result:
     """Build the record of a request whose endpoint has one part that matters."""
     books = Books(us(800), us(10), whole or us(745.9, 20), 1.0)
-    return replace(result(), books=books, endpoint=EndpointReport((as_part(part),), observed=observed))
+    return but(result(), books=books, endpoint=EndpointReport((as_part(part),), observed=observed))
 
 
 def as_part(report: LayerReport) -> LayerReport:
@@ -344,7 +345,7 @@ def test_an_endpoint_that_mostly_serializes() -> None:
         opened(serialize(Estimate(640, float("-inf"), float("inf"))), CONVERTS),
         opened(serialize(us(640.2)), CONVERTS, Estimate(740, float("-inf"), float("inf"))),
         opened(serialize(None), CONVERTS),
-        replace(opened(serialize(us(640.2)), CONVERTS), books=None),
+        but(opened(serialize(us(640.2)), CONVERTS), books=None),
     ],
 )
 def test_no_advice_where_serializing_is_cheap_or_uncertain(found: Result) -> None:
@@ -441,7 +442,7 @@ def test_parts_and_the_rows_without_parts_get_it_too() -> None:
     (advice,) = advise(closed)
     assert (advice.layer, advice.rule) == ("(endpoint)", "client-per-request")
     assert advice.text.startswith("(endpoint) takes 40.0 µs and makes 1 ssl.SSLContext in each request")
-    outside = replace(closed, ledger=Ledger(part.counts, counts(), counts(), 21))
+    outside = but(closed, ledger=Ledger(part.counts, counts(), counts(), 21))
     assert [one.layer for one in advise(outside)] == ["(outside)"]
 
 
@@ -487,9 +488,7 @@ def revalidated(made: int, again: int, returned: Mapping[str, int], estimate: Es
     )
     seen = Observed(converts=True, models=("shop.Page", ITEM), returned=returned)
     books = Books(us(1500), us(10), estimate or us(1400, 20), 1.0)
-    return replace(
-        result(), books=books, endpoint=EndpointReport((as_part(handler), as_part(serialize)), observed=seen)
-    )
+    return but(result(), books=books, endpoint=EndpointReport((as_part(handler), as_part(serialize)), observed=seen))
 
 
 def test_models_that_the_handler_makes_and_fastapi_makes_again() -> None:

@@ -31,6 +31,8 @@ from pytest_mwbudget.model.results import (
 from pytest_mwbudget.model.runs import Provenance, Run
 from pytest_mwbudget.model.stack import Layer
 
+from .canned import but, canned
+
 RUN = Run("2026-11-23T10:00:00+00:00", "3.13.1", "CPython", "Linux", "asyncio", {}, Provenance(None, "Epyc", "0"))
 ZERO = Count(0, 0, 0)
 
@@ -71,7 +73,7 @@ def result(*layers: LayerReport, **said: Any) -> Result:
         "slowdown": 1.0,
         "reference_ns": 2000.0,
     }
-    return Result(**{**known, **said})
+    return canned(**{**known, **said})
 
 
 def changed(before: Result, after: Result, limits: Comparable | None = None) -> tuple[Change, ...]:
@@ -151,7 +153,7 @@ def test_two_methods_of_timing_are_not_compared_unless_the_layer_became_another(
 def test_a_row_that_waits_for_threads_has_no_comparable_time():
     threaded = counts(threads=Count(1, 1, 1))
     before = result(ledger=Ledger(counts(), threaded, threaded, 21))
-    after = replace(before, books=Books(about(900.0), about(5.0), about(640.0), 0.0))
+    after = but(before, books=Books(about(900.0), about(5.0), about(640.0), 0.0))
     for row in ("(endpoint)", "(total)"):
         assert change(before, after, row).word == "not comparable"
         assert "threads" in str(change(before, after, row).reason)
@@ -196,13 +198,13 @@ def test_a_count_that_varies_changes_when_the_ranges_do_not_overlap():
 
 def test_counts_of_a_request_that_uses_threads_may_differ_by_a_little():
     ledger = Ledger(counts(), counts(), counts(threads=Count(1, 1, 1)), 21)
-    before, few, many = (replace(of(bytes=Count(n, n, n)), ledger=ledger) for n in (39_000, 39_300, 41_000))
+    before, few, many = (but(of(bytes=Count(n, n, n)), ledger=ledger) for n in (39_000, 39_300, 41_000))
     assert change(before, few, quantity="bytes").word == "same"
     assert change(before, many, quantity="bytes").word == "more"
-    task = replace(of(tasks=Count(101, 101, 101)), ledger=ledger)
-    assert change(replace(of(), ledger=ledger), task, quantity="tasks").word == "same", "within two per cent"
-    one = replace(of(tasks=Count(1, 1, 1)), ledger=ledger)
-    assert change(replace(of(tasks=ZERO), ledger=ledger), one, quantity="tasks").word == "more"
+    task = but(of(tasks=Count(101, 101, 101)), ledger=ledger)
+    assert change(but(of(), ledger=ledger), task, quantity="tasks").word == "same", "within two per cent"
+    one = but(of(tasks=Count(1, 1, 1)), ledger=ledger)
+    assert change(but(of(tasks=ZERO), ledger=ledger), one, quantity="tasks").word == "more"
 
 
 def test_a_count_that_one_run_could_not_make_is_not_measured():

@@ -724,11 +724,10 @@ def test_parts_the_whole_endpoint_and_what_is_outside_are_judged_by_their_budget
     with costs(spin, {"handler": 400}):
         found = judged(Noop(app), "/async", endpoint=parts, endpoint_us=20.0, outside_us=50_000.0)
     assert found.endpoint is not None
-    assert found.endpoint.judged is not None
-    assert found.outside is not None
     verdicts = {part.name: part.verdict for part in found.endpoint.parts if part.judged}
     assert verdicts == {"handler": "fail", "background": "pass"}
-    assert (found.endpoint.judged.verdict, found.outside.verdict, found.verdict) == ("fail", "pass", "fail")
+    assert [found.frames[frame].verdict for frame in ("outside", "endpoint")] == ["pass", "fail"]
+    assert found.verdict == "fail"
     assert found.over
     text = " ".join(failure(found, 100).split())
     assert "handler takes" in text
@@ -790,8 +789,7 @@ def test_a_budget_of_an_endpoint_that_was_not_entered_is_undecided() -> None:
 
     found = judged(Answers(app), "/", endpoint_us=50.0)
     assert found.endpoint is not None
-    assert found.endpoint.judged is not None
-    assert "a layer outside answered" in str(found.endpoint.judged.reason)
+    assert "a layer outside answered" in str(found.frames["endpoint"].judged["us"].reason)
 
 
 # ---- reports ----------------------------------------------------------------------------------------------------

@@ -350,8 +350,8 @@ def test_without_the_extension_a_tool_of_another_thread_is_told_and_nothing_meas
     assert {quantity: one.verdict for quantity, one in judged.items()} == {
         "us": "undecided", "objects": "undecided", "tasks": "pass"
     }  # fmt: skip
-    assert measurement.total_verdict == "undecided"
-    for reason in (judged["us"].reason, measurement.total_reason):
+    assert measurement.total.verdict == "undecided"
+    for reason in (judged["us"].reason, measurement.total.judged["us"].reason):
         assert reason is not None
         assert "waiting_0" in reason
         assert "measure without it, in a separate job" in reason

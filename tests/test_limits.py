@@ -25,6 +25,7 @@ from pytest_mwbudget.model.request_keys import RequestKey
 from pytest_mwbudget.model.results import Count, Counts, Verdict
 from pytest_mwbudget.model.saves import Saves
 
+from .canned import but
 from .test_report_json import RESULT
 
 HERE = Surroundings("CPython", "3.13.2", "asyncio", "Linux x86_64")
@@ -203,7 +204,7 @@ def test_a_count_without_a_typical_number_is_judged_by_its_range_in_every_row(
 
     ledger = RESULT.ledger
     assert ledger is not None
-    result = replace(
+    result = but(
         RESULT,
         layers=tuple(replace(one, counts=varies(one.counts)) for one in RESULT.layers),
         ledger=replace(ledger, **{one: varies(getattr(ledger, one)) for one in ("outside", "endpoint", "total")}),  # type: ignore[arg-type]
@@ -246,11 +247,11 @@ def test_a_broken_time_that_leaving_the_layer_out_contradicts_is_undecided(
 def test_a_count_that_is_not_counted_here_is_undecided() -> None:
     assert RESULT.ledger is not None
     without = replace(RESULT.ledger, why={"objects": "no compiler"}, total=replace(RESULT.ledger.total, objects=None))
-    (found,) = judged(replace(RESULT, ledger=without), {place(row="(total)"): Limit(1)}, CPU)
+    (found,) = judged(but(RESULT, ledger=without), {place(row="(total)"): Limit(1)}, CPU)
     assert found.verdict == "undecided"
     assert found.reason == "objects cannot be counted here: no compiler [uncountable]"
     alone = replace(without, why={}, total=replace(without.total, why={"objects": "it differs"}))
-    (found,) = judged(replace(RESULT, ledger=alone), {place(row="(total)"): Limit(1)}, CPU)
+    (found,) = judged(but(RESULT, ledger=alone), {place(row="(total)"): Limit(1)}, CPU)
     assert found.reason == "objects cannot be counted here: it differs [uncountable]"
 
 
@@ -287,7 +288,7 @@ def test_a_test_that_costs_more_alone_gets_this_as_limit_without_room_for_the_di
 def test_a_count_without_a_typical_number_is_recorded_as_its_range() -> None:
     assert RESULT.ledger is not None
     counts = replace(RESULT.ledger.total, bytecodes=None, ranges={"bytecodes": (3085, 3358)})
-    found = costs(replace(RESULT, ledger=replace(RESULT.ledger, total=counts)), ["bytecodes"])["(total)"]["bytecodes"]
+    found = costs(but(RESULT, ledger=replace(RESULT.ledger, total=counts)), ["bytecodes"])["(total)"]["bytecodes"]
     assert (found.low, found.typical, found.high, found.end) == (3085, 3085, 3358, 3358 + 273)
     limits = after(LimitsFile(), {"bytecodes": found}, replace(rules("create"), quantities=("bytecodes",)))
     assert limits == {"bytecodes": Limit(3631, 3085)}
@@ -299,7 +300,7 @@ def test_only_a_certain_time_is_recorded() -> None:
     assert "us" not in costs(replace(RESULT, slowdown=1.2), ["us"])["(total)"]
     assert quiet.books is not None
     wide = replace(quiet.books, total=Estimate(100, 60, 140))
-    assert "us" not in costs(replace(quiet, books=wide), ["us"])["(total)"]
+    assert "us" not in costs(but(quiet, books=wide), ["us"])["(total)"]
 
 
 # ---- updating ----------------------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ from pytest_mwbudget.model.request_keys import RequestKey
 from pytest_mwbudget.model.results import Books, Count, Counts, LayerReport, Ledger, Method, RequestLine, Result
 from pytest_mwbudget.model.stack import Layer
 
+from .canned import canned
+
 KEY = RequestKey("tests/test_app.py::test_health", "GET /health")
 ZERO = Count(0, 0, 0)
 EMPTY = Counts(ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO)
@@ -40,7 +42,7 @@ def result(
         for index, (name, us) in enumerate(layers.items())
     )
     books = Books(exactly(999.0), exactly(5.0), exactly(40.0), 0.0)
-    return Result(
+    return canned(
         request=RequestLine("GET", "/health"),
         status=200,
         layers=reports,

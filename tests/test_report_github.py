@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mwbudget.model.results import RequestLine, Result
+from pytest_mwbudget.model.results import Judged, RequestLine, Result
 from pytest_mwbudget.report.advice import advise
 from pytest_mwbudget.report.github import MAX_TITLE, annotation, level
 from pytest_mwbudget.report.text import printable
@@ -61,7 +61,7 @@ def test_what_is_undecided_says_why() -> None:
 
 
 def test_a_request_over_its_total_says_by_how_much() -> None:
-    found = result(PASSING, total_budget_us=200.0, total_verdict="fail", verdict="fail")
+    found = result(PASSING, budgets={"total": Judged(200.0, "fail")}, verdict="fail")
     _, _, message = read(annotation(found, "error", "t.py", 1))
     assert message.startswith("The whole request takes 245.1 µs per request, its budget is 200 µs: 45.1 µs too much")
 

@@ -23,6 +23,7 @@ from pytest_mwbudget.report.advice import advise
 from pytest_mwbudget.report.html import _template, render
 from pytest_mwbudget.report.json import document, to_json
 
+from .canned import but, canned
 from .test_report_json import GZIP, GZIP_COUNTS, LEDGER, NOTHING, RESULT, RESULTS, UNTIMED
 
 PROFILE = {
@@ -46,7 +47,7 @@ def stacked(outer: float, inner: float, endpoint: float, budget: float | None = 
 
     verdict = "fail" if budget is not None and inner > budget else "pass"
     judged = {} if budget is None else {"us": Judged(budget, verdict)}
-    return Result(
+    return canned(
         request=RESULT.request,
         status=200,
         layers=(
@@ -260,7 +261,7 @@ def test_each_quantity_over_its_budget_is_a_finding_then_what_is_undecided() -> 
 
 
 def test_a_budget_of_the_whole_request_is_a_finding_too() -> None:
-    page = page_of(stacked(10, 90, 20, total_budget_us=100.0, total_verdict="fail"))
+    page = page_of(stacked(10, 90, 20, budgets={"total": Judged(100.0, "fail")}))
     assert page.all("ul", "findings")[0].text.startswith("✗ fail The whole request takes 120.0 µs per request")
 
 
@@ -301,7 +302,7 @@ def test_nothing_is_claimed_about_what_stays_where_it_cannot_be_counted() -> Non
     calm = stacked(10, 90, 20)
     assert "none left an object behind" in page_of(calm).text
     uncounted = replace(LEDGER, total=replace(LEDGER.total, retained=None), why={"retained": "no extension"})
-    assert "none left an object behind" not in page_of(replace(calm, ledger=uncounted)).text
+    assert "none left an object behind" not in page_of(but(calm, ledger=uncounted)).text
 
 
 def test_advice_profile_and_environment_are_there() -> None:

@@ -35,6 +35,8 @@ from pytest_mwbudget.report.json import document, environment, from_json, measur
 from pytest_mwbudget.report.terminal import failure, table
 from pytest_mwbudget.report.view import view
 
+from .canned import but, canned
+
 GZIP = Layer(0, "GZipMiddleware", "starlette.middleware.gzip.GZipMiddleware", "middleware", runs_task=True)
 MOUNT = Layer(1, "Mount", "starlette.routing.Mount", "routing", merged_with="GZipMiddleware", merged_because="no probe")
 AUTH = Layer(2, "Auth#2", "shop.Auth", "middleware", entered=False)
@@ -63,7 +65,7 @@ GZIP_COUNTS = Counts(
 LEDGER = Ledger(outside=NOTHING, endpoint=replace(NOTHING, sent=exact(4)), total=GZIP_COUNTS, requests=21)
 BUSY = Occupation(Estimate(7.9, 7.5, 8.2), 10.0, 6.5, blocking=True)
 
-RESULT = Result(
+RESULT = canned(
     request=RequestLine("GET", "/health?q=ü"),
     status=200,
     loop="uvloop",
@@ -85,13 +87,12 @@ RESULT = Result(
     floor_us=0.12,
     slowdown=1.25,
     effort=Effort(requests=960, rounds=120, seconds=0.41),
-    total_budget_us=400.0,
-    total_verdict="pass",
+    budgets={"total": Judged(400.0, "pass")},
     verdict="undecided",
     notes=("A tracer was suspended.",),
 )
 # A run that ended at once, without intervals.
-UNKNOWN = replace(
+UNKNOWN = but(
     RESULT,
     layers=(LayerReport(GZIP, counts=GZIP_COUNTS, judged={"us": Judged(50.0, "undecided", "too few")}),),
     books=Books(Estimate(0.0, -math.inf, math.inf), Estimate(0.6, 0.3, 0.9), None, math.nan),
@@ -99,7 +100,7 @@ UNKNOWN = replace(
     slowdown=1.0,
 )
 # Every budget is a count, so there are no times.
-UNTIMED = replace(
+UNTIMED = but(
     RESULT,
     layers=(
         LayerReport(GZIP, counts=GZIP_COUNTS, judged={"tasks": Judged(0, "fail"), "bytes": Judged(4096, "pass")}),
@@ -110,14 +111,13 @@ UNTIMED = replace(
     floor_us=None,
     slowdown=None,
     effort=None,
-    total_budget_us=None,
-    total_verdict=None,
+    budgets={},
     verdict="fail",
 )
 WHY = dict.fromkeys(PROCESS_WIDE, "the extension was not built")
 UNCOUNTED = replace(GZIP_COUNTS, **dict.fromkeys(PROCESS_WIDE), own_types=())
 # Counted without the extension, on a platform whose CPU clock is too coarse.
-UNCOUNTABLE = replace(
+UNCOUNTABLE = but(
     RESULT,
     layers=(
         replace(
@@ -358,7 +358,7 @@ def test_the_way_there_and_back_loses_nothing(name: str) -> None:
 
 def test_zero_of_everything_comes_back_as_zero() -> None:
     layer = LayerReport(GZIP, counts=NOTHING, judged={"tasks": Judged(0, "pass")})
-    result = replace(UNTIMED, layers=(layer,), ledger=Ledger(NOTHING, None, NOTHING, 3), verdict="pass")
+    result = but(UNTIMED, layers=(layer,), ledger=Ledger(NOTHING, None, NOTHING, 3), verdict="pass")
     assert there_and_back(result) == result
 
 

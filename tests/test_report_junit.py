@@ -12,6 +12,7 @@ from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import Books, RequestLine, Result
 from pytest_mwbudget.report.junit import properties
 
+from .canned import but
 from .test_report_terminal import FAILING, MUCH, NONE, OPEN, PASSING, counted, judged, layer_row, result, row, us
 
 
@@ -42,7 +43,7 @@ def test_a_request_has_its_verdict_and_its_worst_layer_with_what_was_measured() 
 
 def test_what_is_not_known_has_no_property() -> None:
     unknown = replace(PASSING, us=Estimate(0.0, -math.inf, math.inf), judged={})
-    found = replace(result(unknown), verdict=None, books=Books(unknown.us, us(0.6), None, math.nan))
+    found = but(result(unknown), verdict=None, books=Books(unknown.us, us(0.6), None, math.nan))
     assert of(found) == {"mw_budget.request": "GET /health"}
     countless = replace(FAILING, counts=replace(NONE, objects=None, allocations=None, bytes=None, retained=None))
     assert "mw_budget.worst_layer_objects" not in of(result(countless, verdict="fail"))
@@ -77,7 +78,7 @@ def test_the_worst_layer_has_the_worst_verdict_then_the_most_excess_then_the_mos
 
 def request(url: str, verdict: Any, total: float) -> Result:
     found = result(row(0, f"Layer of {url}", total / 2), verdict=verdict)
-    return replace(found, request=RequestLine("GET", url), books=Books(us(total), us(0.6), None, 0.0))
+    return but(found, request=RequestLine("GET", url), books=Books(us(total), us(0.6), None, 0.0))
 
 
 def test_of_several_requests_the_plain_names_are_those_of_the_worst_and_each_has_its_number() -> None:

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from pytest_mwbudget.model.estimate import Estimate
-from pytest_mwbudget.model.results import HotFunction, Occupation, RequestLine, Result, Verdict
+from pytest_mwbudget.model.results import HotFunction, Judged, Occupation, RequestLine, Result, Verdict
 from pytest_mwbudget.report.advice import advise
 from pytest_mwbudget.report.json import document, to_json
 from pytest_mwbudget.report.markdown import code, plain, render
 from pytest_mwbudget.report.text import printable
 
+from .canned import but
 from .test_report_schema import PROFILE
 from .test_report_terminal import (
     BUSY,
@@ -95,7 +96,7 @@ def test_each_request_has_a_heading_with_its_test_and_verdict() -> None:
 
 
 def test_the_table_has_every_row_with_time_interval_budget_verdict_objects_and_tasks() -> None:
-    found = page(replace(FAILED, total_budget_us=400.0, total_verdict="pass"))
+    found = page(but(FAILED, budgets={"total": Judged(400.0, "pass")}))
     assert found.texts["th"] == ["layer", "µs/request", "interval", "budget", "verdict", "objects", "tasks"]
     assert found.rows() == [
         ["(outside)", "0.60", "0.20 … 1.00", "", "", "0", "0"],

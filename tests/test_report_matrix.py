@@ -16,6 +16,7 @@ from pytest_mwbudget.report.markdown import render as markdown
 from pytest_mwbudget.report.matrix import Cell, Matrix, matrices
 from pytest_mwbudget.report.overview import matrix as lines_of
 
+from .canned import but
 from .test_report_html import read
 from .test_report_terminal import NONE, counted, layer_row, result, row, same, us
 
@@ -27,7 +28,7 @@ GZIP = row(2, "GZip", 4.0)
 def request(url: str, *rows: LayerReport, total: float = 245.0, status: int = 200, route: str | None = None) -> Result:
     found = result(*rows)
     assert found.books is not None
-    return replace(
+    return but(
         found,
         request=RequestLine("GET", url),
         status=status,

@@ -45,6 +45,8 @@ from pytest_mwbudget.report.terminal import STYLES, failure, one_line, run, tabl
 from pytest_mwbudget.report.text import amount, distinct, figure, printable, shortened, size, wrapped
 from pytest_mwbudget.report.view import view
 
+from .canned import but, canned
+
 # No deadline: examples are slow on a busy machine.
 relaxed = settings(deadline=None)
 
@@ -72,7 +74,7 @@ def row(
 
 
 def result(*rows: LayerReport, verdict: Verdict = "pass", **rest: object) -> Result:
-    return Result(
+    return canned(
         request=RequestLine("GET", "/health"),
         status=200,
         layers=rows,
@@ -101,7 +103,7 @@ def counted(
     why: dict[str, str] | None = None,
 ) -> Result:
     """Return the result of a run in which every budget is a count."""
-    return Result(
+    return canned(
         request=RequestLine("GET", "/health"),
         status=200,
         layers=rows,
@@ -112,7 +114,7 @@ def counted(
 
 def timed(found: Result, *rows: LayerReport) -> Result:
     """Return the same result with times."""
-    return replace(result(*(rows or found.layers), verdict=found.verdict or "pass"), ledger=found.ledger)
+    return but(result(*(rows or found.layers), verdict=found.verdict or "pass"), ledger=found.ledger)
 
 
 def layer_row(name: str = "Auth", index: int = 0, *, runs_task: bool = False, counts: Counts = NONE) -> LayerReport:
@@ -160,7 +162,7 @@ def test_a_row_has_estimate_interval_budget_and_verdict() -> None:
 
 
 def test_the_total_has_its_own_budget_and_verdict() -> None:
-    found = lines(result(PASSING, total_budget_us=400.0, total_verdict="pass"))
+    found = lines(result(PASSING, budgets={"total": Judged(400.0, "pass")}))
     assert found[4].split() == ["(total)", "245.1", "244.7", "…", "245.5", "400", "pass"]
 
 
@@ -173,9 +175,7 @@ def test_the_foot_has_detection_limit_unattributed_time_and_effort() -> None:
 def test_where_a_message_has_an_id_its_use_is_told_once() -> None:
     noted = result(PASSING, verdict=None, notes=("The machine was slow. [slow-machine]",))
     reasoned = result(OPEN, verdict="undecided")
-    reasoned = replace(
-        reasoned, total_budget_us=245.0, total_verdict="undecided", total_reason="it is near [near-budget]"
-    )
+    reasoned = but(reasoned, budgets={"total": Judged(245.0, "undecided", "it is near [near-budget]")})
     for found in (noted, reasoned):
         shown = [line.text for line in run([("a", found), ("b", found)], "CPython 3", 80)]
         assert shown[-2:] == [
@@ -198,8 +198,8 @@ def test_notes_stand_below() -> None:
 def test_every_row_of_the_longest_names_and_numbers_fits_eighty_columns(verdict: Verdict, verbose: bool) -> None:
     widest = Estimate(1_234_567.8, 1_234_567.8, 1_234_567.8)
     long = replace(row(0, LONG, 0.0, 999_999.0, verdict, merged_with=LONG), us=widest)
-    found = result(long, total_budget_us=1_500_000.0, total_verdict=verdict, notes=("as it was measured " * 12,))
-    found = replace(found, books=Books(widest, widest, widest, 123_456.7))
+    found = result(long, budgets={"total": Judged(1_500_000.0, verdict)}, notes=("as it was measured " * 12,))
+    found = but(found, books=Books(widest, widest, widest, 123_456.7))
     assert max(len(line) for line in lines(found, 80, verbose=verbose)) <= 79
 
 
@@ -256,7 +256,7 @@ def test_a_row_without_a_verdict_has_no_style() -> None:
 
 def test_what_has_no_interval_has_no_figure() -> None:
     nothing = Estimate(0.0, -math.inf, math.inf)
-    found = replace(result(PASSING), books=Books(nothing, nothing, None, 0.0), floor_us=math.inf)
+    found = but(result(PASSING), books=Books(nothing, nothing, None, 0.0), floor_us=math.inf)
     text = "\n".join(lines(found))
     assert "0.00" not in text.replace("0.00 µs", "")
     assert "detection limit ? µs" in text
@@ -695,7 +695,7 @@ def test_a_run_names_its_loops_and_no_unit_where_nothing_was_timed() -> None:
 
 
 def test_reasons_are_what_is_over_and_what_is_open() -> None:
-    found = result(PASSING, FAILING, OPEN, total_budget_us=200.0, total_verdict="fail", verdict="fail")
+    found = result(PASSING, FAILING, OPEN, budgets={"total": Judged(200.0, "fail")}, verdict="fail")
     assert sentences(found) == [
         "AuthMiddleware takes 117.2 µs per request, its budget is 50 µs: 67.2 µs too much (66.8 to 67.7).",
         "The whole request takes 245.1 µs per request, its budget is 200 µs: 45.1 µs too much (44.7 to 45.5).",
@@ -745,7 +745,7 @@ def test_a_layer_with_advice_is_told_to_follow_it() -> None:
 )
 def test_the_next_step_names_a_place_in_which_the_budget_can_stand(place: BudgetPlace, layer: str, total: str) -> None:
     assert layer in flat(failure(replace(result(FAILING, verdict="fail"), place=place), 79))
-    found = result(PASSING, total_budget_us=200.0, total_verdict="fail", verdict="fail")
+    found = result(PASSING, budgets={"total": Judged(200.0, "fail")}, verdict="fail")
     assert total in flat(failure(replace(found, place=place), 79))
 
 
@@ -792,7 +792,7 @@ def test_a_suggested_budget_is_the_row_and_30_percent_in_two_figures_or_whole_mi
 
 
 def test_a_request_over_its_total_says_by_how_much_and_what_next() -> None:
-    found = result(PASSING, total_budget_us=200.0, total_verdict="fail", verdict="fail")
+    found = result(PASSING, budgets={"total": Judged(200.0, "fail")}, verdict="fail")
     text = flat(failure(found, 79))
     assert text.startswith("GET /health: total 245.1 µs, budget 200 µs")
     assert (
@@ -816,7 +816,7 @@ def test_what_is_undecided_fails_only_where_the_settings_say_so() -> None:
 
 
 def test_each_open_verdict_has_its_sentence() -> None:
-    found = result(PASSING, OPEN, total_budget_us=245.0, total_verdict="undecided", total_reason="it is near")
+    found = result(PASSING, OPEN, budgets={"total": Judged(245.0, "undecided", "it is near")})
     assert sentences(found) == [
         "CORSMiddleware is undecided: the interval holds the budget.",
         "The whole request is undecided: it is near.",
@@ -1054,15 +1054,13 @@ def odd(verdict: Verdict) -> Result:
     report = replace(report, judged={key: replace(one, reason=ODD) for key, one in report.judged.items()})
     merged = row(1, "Merged", None, merged_with=ODD)
     profile = Profile(3, 9, 4.0, ODD, ODD, ODD, {0: (HotFunction(ODD, ODD, 1, 1.0, 1.0),)})
-    return replace(
+    return but(
         timed(counted(report, verdict=verdict, why={"retained": ODD}), report, merged),
         request=RequestLine("GET", ODD),
         loop=ODD,
         notes=(ODD,),
         profile=profile,
-        total_budget_us=1.0,
-        total_verdict=verdict,
-        total_reason=ODD,
+        budgets={"total": Judged(1.0, verdict, ODD)},
     )
 
 

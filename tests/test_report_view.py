@@ -24,6 +24,7 @@ from pytest_mwbudget.report.markdown import render as markdown
 from pytest_mwbudget.report.terminal import failure, one_line, table
 from pytest_mwbudget.report.view import view
 
+from .canned import but
 from .test_report_html import read
 from .test_report_json import RESULTS, UNCOUNTABLE
 from .test_report_terminal import (
@@ -53,7 +54,7 @@ each_result = pytest.mark.parametrize("found", RESULTS.values(), ids=RESULTS)
 @each_result
 def test_the_rows_are_those_of_the_result_between_outside_and_total(found: Result) -> None:
     shown = view(found)
-    assert [one.report for one in shown.layers] == list(found.layers)
+    assert [row.layer for row in shown.layers] == [row.layer for row in found.layers]
     assert [one.name for one in shown.layers] == [report.name for report in found.layers]
     assert [one.verdict for one in shown.layers] == [report.verdict for report in found.layers]
     ends = [found.books and found.books.endpoint, found.ledger and found.ledger.endpoint]
@@ -93,7 +94,7 @@ def test_the_view_is_the_same_after_the_way_through_json(found: Result) -> None:
 
 
 def test_a_tool_that_was_at_work_is_not_forgotten_in_json() -> None:
-    found = replace(UNCOUNTABLE, books=None, floor_us=None, effort=None, disturbed="a tracer was at work")
+    found = but(UNCOUNTABLE, books=None, floor_us=None, effort=None, disturbed="a tracer was at work")
     found = replace(found, layers=(replace(found.layers[0], us=None, occupation=None),))
     back = from_json(to_json(found, "t"))
     assert back.disturbed == "a tracer was at work"
@@ -111,7 +112,7 @@ def test_a_figure_shows_its_range_or_interval() -> None:
 
 def test_what_has_no_interval_has_no_figure() -> None:
     nothing = Estimate(0.0, -math.inf, math.inf)
-    found = replace(result(replace(PASSING, us=nothing)), books=Books(nothing, nothing, None, math.nan))
+    found = but(result(replace(PASSING, us=nothing)), books=Books(nothing, nothing, None, math.nan))
     shown = view(found)
     assert not any("us" in one.figures for one in shown.rows)
     assert (shown.first, shown.costliest, shown.unattributed) == (None, None, "? µs")
@@ -243,9 +244,10 @@ def test_a_run_of_counts_in_which_all_pass_has_no_layer_to_look_at() -> None:
 
 def test_layers_that_are_undecided_for_one_reason_share_a_sentence_and_the_request_has_its_own() -> None:
     near = replace(OPEN, layer=replace(OPEN.layer, name="Near"))
-    found = result(OPEN, near, total_budget_us=245.0, total_verdict="undecided", total_reason="the interval holds it")
+    found = result(OPEN, near, budgets={"total": Judged(245.0, "undecided", "the interval holds it")})
     reason = OPEN.judged["us"].reason
-    assert [finding.sentence for finding in view(replace(found, total_reason=reason)).undecided] == [
+    alike = but(found, budgets={"total": Judged(245.0, "undecided", reason)})
+    assert [finding.sentence for finding in view(alike).undecided] == [
         f"CORSMiddleware and Near are undecided: {reason}.",
         f"The whole request is undecided: {reason}.",
     ]

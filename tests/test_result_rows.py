@@ -35,6 +35,7 @@ from pytest_mwbudget.report.junit import properties
 from pytest_mwbudget.report.markdown import render
 from pytest_mwbudget.report.view import view
 
+from .canned import but
 from .test_comparison import RUN, about, counts, layer, result
 from .test_report_schema import misfits, written
 
@@ -94,9 +95,9 @@ def test_an_endpoint_without_figures_and_budget_has_no_row() -> None:
     assert found.books is not None
     assert found.ledger is not None
     books, ledger = replace(found.books, endpoint=None), replace(found.ledger, endpoint=None)
-    without = replace(found, books=books, ledger=ledger)
+    without = but(found, books=books, ledger=ledger)
     assert "(endpoint)" not in [row.name for row in without.rows()]
-    budgeted = replace(without, endpoint=EndpointReport(judged=Judged(50.0, "undecided", "it is merged")))
+    budgeted = but(without, budgets={"endpoint": Judged(50.0, "undecided", "it is merged")})
     assert [row.judged for row in budgeted.rows() if row.name == "(endpoint)"] == [
         {"us": Judged(50.0, "undecided", "it is merged")}
     ]

@@ -233,8 +233,8 @@ def test_an_undecided_verdict_names_growth() -> None:
     found = of_growing(Budgets({"us": 24, "busy_us": 24}))
     judged = found.layer("Growing").judged
     total = of_growing(Budgets(total_us=255))
-    assert [judged["us"].verdict, judged["busy_us"].verdict, total.total_verdict] == ["undecided"] * 3
-    for reason in (judged["us"].reason, judged["busy_us"].reason, total.total_reason):
+    assert [judged["us"].verdict, judged["busy_us"].verdict, total.total.verdict] == ["undecided"] * 3
+    for reason in (judged["us"].reason, judged["busy_us"].reason, total.total.judged["us"].reason):
         assert reason is not None
         assert reason.endswith("[growing]")
         assert "may be enough" not in reason

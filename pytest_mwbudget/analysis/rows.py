@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ..model.estimate import Estimate, Microseconds
 from ..model.messages import Messages
 from ..model.quantities import TRAITS, Quantity
-from ..model.results import Judged, LayerReport, Occupation
+from ..model.results import Judged, Occupation, ResultRow
 from ..model.stack import EntryIndex, Layer
 from .estimates import Estimates
 
@@ -83,12 +83,12 @@ class Row:
             return self.messages.us_per_message if self.messages else None
         return self.occupation.busy if self.occupation and source == "occupation" else None
 
-    def report(self, judged: Mapping[Quantity, Judged]) -> LayerReport:
+    def report(self, judged: Mapping[Quantity, Judged]) -> ResultRow:
         """Return what the user sees of this row, without counts. A time without an interval is not shown."""
         if self.us is None or not self.us.bounded:
-            return LayerReport(self.layer, judged=judged)
+            return ResultRow(self.layer, judged=judged)
         messages = self.messages.bounded if self.messages else None
-        return LayerReport(self.layer, self.us, "split", self.occupation, judged=judged, messages=messages)
+        return ResultRow(self.layer, self.us, "split", self.occupation, judged=judged, messages=messages)
 
 
 def rows_of(layers: Sequence[Bounded], found: Estimates) -> tuple[Row, ...]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ..errors import tagged
 from ..model.estimate import Estimate
 from ..model.quantities import COUNTED, TRAITS, Quantity
-from ..model.results import Counts, LayerReport
+from ..model.results import Counts, ResultRow
 from .estimates import SHARED_SHARE
 from .verdicts import fails_above
 
@@ -17,7 +17,7 @@ WITNESS_US, WITNESS_SHARE = 3.0, SHARED_SHARE
 OBJECT_US, OBJECTS_US = 0.01, 2.0
 
 
-def in_doubt(report: LayerReport, counts: Counts | None) -> bool:
+def in_doubt(report: ResultRow, counts: Counts | None) -> bool:
     """Return whether a verdict on the time of a layer should not stand on its row alone.
 
     A failure never does. Nor does a pass of a layer that spawns tasks, or that creates more objects than its row has
@@ -34,7 +34,7 @@ def in_doubt(report: LayerReport, counts: Counts | None) -> bool:
     return report.layer.runs_task or counts.tasks.count > 0 or objects * OBJECT_US > max(OBJECTS_US, report.us.high)
 
 
-def judged_by_both(report: LayerReport, saved: Estimate) -> LayerReport:
+def judged_by_both(report: ResultRow, saved: Estimate) -> ResultRow:
     """Return a layer with verdicts by its row and by what leaving it out saves; undecided where the two disagree.
 
     A failure stands if both are over the budget.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ..model.estimate import Estimate
 from ..model.load import Load
 from ..model.quantities import RPS_SHARE
-from ..model.results import LayerReport, Result, ResultRow
+from ..model.results import Result, ResultRow
 from ..model.stack import ENDPOINT, TOTAL
 
 
@@ -89,14 +89,12 @@ def figures_of(result: Result) -> RequestFigures:
 
 def _row(row: ResultRow) -> RowFigures:
     figures = row.estimates | {name: Estimate(one.count, one.low, one.high) for name, one in row.counted.items()}
-    if row.report is None:
-        return RowFigures(figures)
-    if row.report.load is not None and row.report.load.method != "bypass":
+    if row.load is not None and row.load.method != "bypass":
         figures.pop(RPS_SHARE, None)  # a share of the split is a rough one
-    return RowFigures(figures, row.report.method, row.report.layer.runs_task, _missing(row.report))
+    return RowFigures(figures, row.method, row.layer.runs_task, _missing(row))
 
 
-def _missing(report: LayerReport) -> str:
+def _missing(report: ResultRow) -> str:
     if not report.layer.entered:
         return "the request did not come to it"
     if report.layer.merged_with is not None:

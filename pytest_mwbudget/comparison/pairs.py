@@ -238,19 +238,19 @@ def _times(process: Process, key: RequestKey, best_ns: float, allowed: Allowed) 
 
 def _rows_of_times(result: Result, allowed: Allowed) -> Iterator[tuple[str, Compared, Estimate, Method | None]]:
     """Yield the rows. The total is their sum, which varies far less from process to process than whole requests do."""
-    if result.books is None:
+    if not result.timed:
         return
     rows = [(row, row.us) for row in result.rows() if row.name != TOTAL and row.us is not None]
     known = [(row, us) for row, us in rows if _is_known(us)]
     for row, us in known:
-        yield row.name, "us", us, row.report.method if row.report else None
+        yield row.name, "us", us, row.method
     if len(known) == len(rows):
         yield TOTAL, "total_us", independent_sum(*(us for _, us in rows)), None
     for row, _ in rows:
         for quantity in FURTHER_TIMES:
             further = row.estimates.get(quantity) if quantity in allowed else None
             if further is not None and _is_known(further):
-                method = row.report.method if row.report and TRAITS[quantity].source == "occupation" else "split"
+                method = row.method if TRAITS[quantity].source == "occupation" else "split"
                 yield row.name, quantity, further, method
 
 
@@ -309,8 +309,7 @@ def _why_unknown(key: RequestKey, pairs: Sequence[Pair], name: str, quantity: Co
     for result in (side.results[key] for pair in pairs for side in pair):
         counts = _rows_of_counts(result).get(name)
         if counts is None or counts.of(quantity) is None:
-            whole = result.ledger.why if result.ledger else {}
-            why = (counts.why if counts else {}).get(quantity) or whole.get(quantity)
+            why = (counts.why if counts else {}).get(quantity) or result.uncounted.get(quantity)
             if why is not None:
                 return why
     return "no process of a pair could count them"

@@ -63,7 +63,7 @@ def _why_not(
     if quantity not in COUNTED:
         return tagged("its time is not known", "too-few-requests")
     own = counts_of(result, row)
-    why = (own.why.get(quantity) if own else None) or (result.ledger.why.get(quantity) if result.ledger else None)
+    why = (own.why.get(quantity) if own else None) or result.uncounted.get(quantity)
     return tagged(f"{quantity} cannot be counted here: {why}" if why else f"{quantity} were not counted", "uncountable")
 
 

@@ -22,7 +22,7 @@ from ..model.judged import Judged, worst
 from ..model.load import LayerLoad, Load, Wait
 from ..model.quantities import RPS_SHARE, Quantity
 from ..model.remedies import MAX_TIME
-from ..model.results import LayerReport, Result
+from ..model.results import Result, ResultRow
 from ..model.stack import EntryIndex, RowIndex, parts_of
 from ..timing.host_speed import reference_ns, waited_ns
 from ..timing.run import Environment
@@ -381,7 +381,7 @@ class _Told:
         crowded = self.environment.turn.crowded
         return Conditions(slowdown, self.bursts.noisy, self.on.alone, self.bursts.limited, crowded, time)
 
-    def _layer(self, report: LayerReport, load: Load, bounds: Mapping[Quantity, float], alpha: float) -> LayerReport:
+    def _layer(self, report: ResultRow, load: Load, bounds: Mapping[Quantity, float], alpha: float) -> ResultRow:
         index = report.layer.index
         pairs = self.bursts.pairs(index)
         share, added = analysis.share_of(pairs, alpha), analysis.added_us(pairs, alpha)
@@ -408,7 +408,7 @@ class _Told:
             found = replace(found, judged=self._judged(found, bounds[RPS_SHARE], report))
         return replace(report, load=found)
 
-    def _other_way(self, report: LayerReport, added: Estimate | None, collected: Estimate | None) -> str | None:
+    def _other_way(self, report: ResultRow, added: Estimate | None, collected: Estimate | None) -> str | None:
         """Say that the app does something else without a layer, None if it does not or nobody can tell."""
         entry, turns = self._entry_of(report)
         if added is None or report.us is None or self.waits is None or entry is None:
@@ -420,24 +420,24 @@ class _Told:
             return None
         return f"the app takes another way without it: {added.estimate:.0f} µs less under load, not {own.estimate:.0f}"
 
-    def _judged(self, found: LayerLoad, bound: float, report: LayerReport) -> Judged:
+    def _judged(self, found: LayerLoad, bound: float, report: ResultRow) -> Judged:
         why = None
         if found.share is None:
             reason = found.why or "there were too few rounds of bursts"
             why = tagged(f"there is no share for it: {reason}", "not-bypassed")
         return analysis.judge_share(found.share, bound, self.conditions, why, exact=found.method == "bypass")
 
-    def _entry_of(self, report: LayerReport) -> tuple[EntryIndex | None, int]:
+    def _entry_of(self, report: ResultRow) -> tuple[EntryIndex | None, int]:
         """Return the entry of a layer, and how often a request is suspended in it."""
         entry = next((one for one, layer in self.stack.layers if layer.index == report.layer.index), None)
-        return entry, report.counts.suspensions.count if report.counts else 0
+        return entry, _turns(report)
 
-    def _wait_of(self, report: LayerReport) -> Wait | None:
+    def _wait_of(self, report: ResultRow) -> Wait | None:
         return self._wait(*self._entry_of(report))
 
     def _endpoint_wait(self) -> Wait | None:
-        endpoint = self.before.ledger.endpoint if self.before.ledger else None
-        return self._wait(self.stack.endpoint, endpoint.suspensions.count if endpoint else 0)
+        endpoint = self.before.frames.get("endpoint")
+        return self._wait(self.stack.endpoint, _turns(endpoint) if endpoint else 0)
 
     def _wait(self, entry: EntryIndex | None, turns: int) -> Wait | None:
         """Return how long requests are in a row that begins with an entry; the endpoint's has all that is inside."""
@@ -495,7 +495,12 @@ class _Told:
         return notes
 
 
-def _working_us(report: LayerReport) -> Estimate | None:
+def _turns(row: ResultRow) -> int:
+    """Return how often a request is suspended in a row."""
+    return row.counts.suspensions.count if row.counts else 0
+
+
+def _working_us(report: ResultRow) -> Estimate | None:
     """Return the part of a layer's own time that holds the event loop: while it waits, other requests are served."""
     if report.us is None or not report.us.bounded:
         return None

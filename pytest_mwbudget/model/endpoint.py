@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..errors import near_miss, tagged
-from .results import Judged, LayerReport, Verdict, worst
+from .results import ResultRow
 
 ROUTING, FRAMEWORK, READ, VALIDATE = "routing", "framework", "read", "validate"
 HANDLER, SERIALIZE, RESPOND, BACKGROUND = "handler", "serialize", "respond", "background"
@@ -48,20 +48,18 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class EndpointReport:
-    """The parts of the endpoint, each with the figures of a layer, and the verdict on the whole endpoint.
+    """The parts of the endpoint, each with the figures of a layer.
 
     `parts` are empty if the endpoint was not opened; `closed` says why. Both are empty if parts were not asked for.
-    `judged` is the verdict on the budget of the whole endpoint, None without one. `notes` say how far the figures of
-    the parts can be trusted. `observed` is None if the endpoint was not opened.
+    `notes` say how far the figures of the parts can be trusted. `observed` is None if the endpoint was not opened.
     """
 
-    parts: tuple[LayerReport, ...] = ()
+    parts: tuple[ResultRow, ...] = ()
     closed: str | None = None
-    judged: Judged | None = None
     notes: tuple[str, ...] = ()
     observed: Observed | None = None
 
-    def part(self, name: str) -> LayerReport:
+    def part(self, name: str) -> ResultRow:
         """Return the report of a part by its name in the table. Raises KeyError, which lists the names."""
         __tracebackhide__ = True
         for part in self.parts:
@@ -70,9 +68,3 @@ class EndpointReport:
         names = [part.name for part in self.parts]
         have = f"The parts are: {', '.join(names)}" if names else f"The endpoint has no parts: {self.closed}"
         raise KeyError(tagged(f"no part {name!r}.{near_miss(name, names)} {have}", "layer-name"))
-
-    @property
-    def verdict(self) -> Verdict | None:
-        """The worst verdict on the budgets of the endpoint and its parts, None without budgets."""
-        said = [part.verdict for part in self.parts] + [self.judged.verdict if self.judged else None]
-        return worst(one for one in said if one is not None)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ..errors import near_miss, tagged
 from .changes import Change
@@ -17,7 +17,7 @@ from .messages import Messages
 from .quantities import COUNTED, TAILS, Quantity
 from .remedies import BudgetPlace
 from .saves import Saves
-from .stack import ENDPOINT, OUTSIDE, TOTAL, Kind, Layer
+from .stack import ENDPOINT, OUTSIDE, TOTAL, Kind, Layer, RowIndex
 from .tails import Tails
 from .trend import Trend
 
@@ -32,9 +32,9 @@ Method: TypeAlias = Literal["split", "bypass"]
 
 # The lowest and the highest number of most requests.
 Range: TypeAlias = tuple[int, int]
-# The rows that are no layers, which can have a budget of time.
+# The rows that are no layers, which can have a budget of time, with their names in the table.
 Frame: TypeAlias = Literal["outside", "endpoint", "total"]
-FRAMES: tuple[Frame, ...] = get_args(Frame)
+FRAMES: Mapping[Frame, str] = {"outside": OUTSIDE, "endpoint": ENDPOINT, "total": TOTAL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +164,15 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerReport:
-    """The figures and verdicts of one layer.
+class ResultRow:
+    """The figures and verdicts of a row: a layer, a part of the endpoint, or one of the frames.
 
-    `us` and `counts` are None if the layer was not entered, is merged with a neighbour, or was not timed or counted.
+    `us` and `counts` are None if the row was not entered, is merged with a neighbour, or was not timed or counted.
+    `judged` are the budgets with their verdicts, without those under load. Only layers and parts have the others:
     `messages` is None if few messages pass the layer, or if no budget and no report needs the cost of a message.
     `saves` is what leaving the layer out saves, None if no report needs it. `load` is None unless the request was
-    measured under load. `tails` is None if `us` is, `trend` if growth was not looked for.
+    measured under load. `tails` is None if `us` is, `trend` if growth was not looked for. `app` are the figures of the
+    whole app under load, which only `(total)` has.
     """
 
     layer: Layer
@@ -184,48 +186,29 @@ class LayerReport:
     load: LayerLoad | None = None
     tails: Tails | None = None
     trend: Trend | None = None
+    app: Load | None = None
+
+    @classmethod
+    def of_frame(cls, frame: Frame, us: Estimate | None = None, judged: Judged | None = None) -> ResultRow:
+        """Return a row that is no layer, with its time and the verdict on its budget."""
+        name = FRAMES[frame]
+        layer = Layer(RowIndex(-1), name, name, "frame")
+        return cls(layer, us, judged={"us": judged} if judged else {})
 
     @property
     def name(self) -> str:
-        """The layer's name, unique in its stack."""
+        """The name: of layers unique in their stack, of parts in their endpoint."""
         return self.layer.name
 
     @property
-    def verdict(self) -> Verdict | None:
-        """The worst verdict on the budgets of the layer, None without budgets."""
-        of_load = [self.load.judged.verdict] if self.load and self.load.judged else []
-        return worst([*(judged.verdict for judged in self.judged.values()), *of_load])
-
-    @property
-    def budget_us(self) -> Microseconds | None:
-        """The budget of the layer's self time, None without one."""
-        return self.judged["us"].bound if "us" in self.judged else None
-
-
-@dataclass(frozen=True, slots=True)
-class ResultRow:
-    """A row of a result: a layer or a part of the endpoint, which has a `report`, or one of the others.
-
-    `us` and `counts` are None if unknown. `judged` are the budgets with their verdicts, without those under load.
-    `load` are the figures of the whole app under load, which only the whole request can have.
-    """
-
-    name: str
-    us: Estimate | None
-    counts: Counts | None
-    judged: Mapping[Quantity, Judged]
-    report: LayerReport | None = None
-    load: Load | None = None
-
-    @classmethod
-    def of(cls, report: LayerReport) -> ResultRow:
-        """Return the row of a layer or a part."""
-        return cls(report.name, report.us, report.counts, report.judged, report)
-
-    @property
-    def kind(self) -> Kind | Literal["frame"]:
+    def kind(self) -> Kind:
         """The kind of the layer; `frame` if the row is none."""
-        return self.report.layer.kind if self.report else "frame"
+        return self.layer.kind
+
+    @property
+    def is_frame(self) -> bool:
+        """Whether the row is neither a layer nor a part of the endpoint."""
+        return self.kind == "frame"
 
     @property
     def is_part(self) -> bool:
@@ -233,30 +216,50 @@ class ResultRow:
         return self.kind in ("part", "dependency")
 
     @property
+    def report(self) -> ResultRow | None:
+        """The row itself if it is a layer or a part."""
+        return None if self.is_frame else self
+
+    @property
     def key(self) -> str:
         """The name, for a part after that of the endpoint: no two rows of a result have the same key."""
         return f"{ENDPOINT} {self.name}" if self.is_part else self.name
 
     @property
+    def verdict(self) -> Verdict | None:
+        """The worst verdict on the budgets of the row, None without budgets."""
+        of_load = [self.load.judged.verdict] if self.load and self.load.judged else []
+        return worst([*(judged.verdict for judged in self.judged.values()), *of_load])
+
+    @property
+    def budget_us(self) -> Microseconds | None:
+        """The budget of the row's time, None without one."""
+        return self.judged["us"].bound if "us" in self.judged else None
+
+    @property
     def estimates(self) -> dict[str, Estimate]:
-        """The known times and, under load, rates, by quantity or column. Ends of their intervals may be infinite."""
-        found = {"us": self.us}
-        if (report := self.report) is not None:
-            found["busy_us"] = report.occupation.busy if report.occupation else None
-            found["us_per_message"] = report.messages.us_per_message if report.messages else None
-            found["first_byte_us"] = report.messages.first_byte if report.messages else None
-            found |= {quantity: getattr(report.tails, quantity) for quantity in TAILS} if report.tails else {}
-            found["saves_us"] = report.saves.us if report.saves else None
-            found["rps_share"] = report.load.share if report.load else None
-        if (load := self.load) is not None:
-            found |= {"rps": load.rps, "p50_ms": load.p50_ms, "p99_ms": load.p99_ms}
-        return {name: one for name, one in found.items() if one is not None}
+        """The known times and, under load, rates, by quantity. Ends of their intervals may be infinite."""
+        found = {
+            "us": self.us,
+            "busy_us": self.occupation.busy if self.occupation else None,
+            "us_per_message": self.messages.us_per_message if self.messages else None,
+            "first_byte_us": self.messages.first_byte if self.messages else None,
+            **({quantity: getattr(self.tails, quantity) for quantity in TAILS} if self.tails else {}),
+            "saves_us": self.saves.us if self.saves else None,
+            "rps_share": self.load.share if self.load else None,
+            **({quantity: getattr(self.app, quantity) for quantity in ("rps", "p50_ms", "p99_ms")} if self.app else {}),
+        }
+        return {quantity: figure for quantity, figure in found.items() if figure is not None}
 
     @property
     def counted(self) -> dict[str, Count]:
         """The known counts by quantity."""
         known = {quantity: self.counts.of(quantity) for quantity in COUNTED} if self.counts else {}
         return {quantity: count for quantity, count in known.items() if count is not None}
+
+
+# The row of a layer or a part.
+LayerReport: TypeAlias = ResultRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,17 +393,19 @@ class Result:
     """The result of one request of a test.
 
     Without `--mw-budget` only `request` and `status` are set. If every budget is a count, nothing is timed, and
-    `books`, `floor_us`, `slowdown`, `reference_ns` and `effort` are None.
+    `residue_us`, `floor_us`, `slowdown`, `reference_ns` and `effort` are None.
 
+    - `layers` and `frames`: the rows, without those of the endpoint's parts; `rows` has all of them in order
+    - `counted`: the number of counted requests, None if nothing was counted
+    - `uncounted`: the reason for each quantity that could not be counted in any row
+    - `residue_us`: the unattributed time, the sum of the rows less `(total)`
     - `route`: the template of the request's route, None if unknown
     - `surveyed`: whether a survey measured it, in a test without a budget of its own
     - `place`: where a budget of this request can stand
     - `floor_us`: the detection limit
     - `slowdown`: factor by which the machine ran slower than at its best, for the slowest figure; 1 if below 1.1
     - `reference_ns`: the quickest known time of the reference workload here, which `slowdown` is relative to
-    - `endpoint`: the parts of the endpoint and its budget, None if neither was asked for
-    - `outside`: the verdict on the budget of what is outside all layers, None without one
-    - `total_budget_us`, `total_verdict`, `total_reason`: the budget of the whole request, its verdict and reason
+    - `endpoint`: the parts of the endpoint, None if neither they nor a budget of the endpoint were asked for
     - `recorded`: what came of the recorded limits, None if there is no file of limits or it does not judge this request
     - `verdict`: the worst verdict on budgets and recorded limits
     - `notes`: how far the figures can be trusted
@@ -413,18 +418,16 @@ class Result:
     status: int
     route: str | None = None
     loop: str = "asyncio"
-    layers: tuple[LayerReport, ...] = ()
-    ledger: Ledger | None = None
-    books: Books | None = None
+    layers: tuple[ResultRow, ...] = ()
+    frames: Mapping[Frame, ResultRow] = field(default_factory=dict)
+    counted: int | None = None
+    uncounted: Mapping[str, str] = field(default_factory=dict)
+    residue_us: Microseconds | None = None
     floor_us: Microseconds | None = None
     slowdown: float | None = None
     reference_ns: float | None = None
     effort: Effort | None = None
     endpoint: EndpointReport | None = None
-    outside: Judged | None = None
-    total_budget_us: Microseconds | None = None
-    total_verdict: Verdict | None = None
-    total_reason: str | None = None
     recorded: Recorded | None = None
     verdict: Verdict | None = None
     notes: tuple[str, ...] = ()
@@ -441,41 +444,61 @@ class Result:
         place = f"{self.request.method} {self.route or self.request.url}"
         return place if self.status in (200, 101) else f"{place} {self.status}"
 
+    @property
+    def timed(self) -> bool:
+        """Whether any row was timed."""
+        return self.residue_us is not None
+
+    @property
+    def total(self) -> ResultRow:
+        """The row of the whole request, which has the figures of the app under load."""
+        return replace(self._frame("total"), app=self.load)
+
+    @property
+    def total_us(self) -> Estimate | None:
+        """The time of the whole request, without any probe; None if nothing was timed."""
+        return self._frame("total").us
+
+    @property
+    def books(self) -> Books | None:
+        """The times of the frames, None if nothing was timed."""
+        total, outside = (self._frame(frame).us for frame in ("total", "outside"))
+        if total is None or outside is None or self.residue_us is None:
+            return None
+        return Books(total, outside, self._frame("endpoint").us, self.residue_us)
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """The counts of the frames, None if nothing was counted."""
+        total, outside = (self._frame(frame).counts for frame in ("total", "outside"))
+        if total is None or outside is None or self.counted is None:
+            return None
+        return Ledger(outside, self._frame("endpoint").counts, total, self.counted, self.uncounted)
+
+    def _frame(self, frame: Frame) -> ResultRow:
+        return self.frames.get(frame) or ResultRow.of_frame(frame)
+
     def rows(self, *, parts: bool = False) -> Iterator[ResultRow]:
         """Yield the rows, outermost first and the whole request last; if asked, with the parts of the endpoint."""
-        books, ledger, inside = self.books, self.ledger, self.endpoint
-        outside: dict[Quantity, Judged] = {"us": self.outside} if self.outside else {}
-        yield ResultRow(OUTSIDE, books.outside if books else None, ledger.outside if ledger else None, outside)
-        yield from map(ResultRow.of, self.layers)
-        us, counts = books.endpoint if books else None, ledger.endpoint if ledger else None
-        endpoint: dict[Quantity, Judged] = {"us": inside.judged} if inside and inside.judged else {}
-        if us or counts or endpoint:
-            yield ResultRow(ENDPOINT, us, counts, endpoint)
-        if parts and inside is not None:
-            yield from map(ResultRow.of, inside.parts)
-        total: dict[Quantity, Judged] = {}
-        if self.total_verdict is not None and self.total_budget_us is not None:
-            total["us"] = Judged(self.total_budget_us, self.total_verdict, self.total_reason)
-        us, counts = books.total if books else None, ledger.total if ledger else None
-        yield ResultRow(TOTAL, us, counts, total, load=self.load)
+        yield self._frame("outside")
+        yield from self.layers
+        if "endpoint" in self.frames:
+            yield self.frames["endpoint"]
+        if parts and self.endpoint is not None:
+            yield from self.endpoint.parts
+        yield self.total
 
     @property
     def verdicts(self) -> tuple[Verdict | None, ...]:
         """The verdicts on the budgets of each row and of the app under load, None for what has no budget."""
-        frames = (self.outside.verdict if self.outside else None, self.endpoint.verdict if self.endpoint else None)
-        return (
-            self.total_verdict,
-            self.load.verdict if self.load else None,
-            *frames,
-            *(report.verdict for report in self.layers),
-        )
+        return (self.load.verdict if self.load else None, *(row.verdict for row in self.rows(parts=True)))
 
     @property
     def over(self) -> bool:
         """Whether a figure is over its budget or its recorded limit."""
         return "fail" in self.verdicts or (self.recorded is not None and self.recorded.broken)
 
-    def is_over(self, report: LayerReport) -> bool:
+    def is_over(self, report: ResultRow) -> bool:
         """Whether a layer is over a budget or a recorded limit."""
         limits = self.recorded.limits if self.recorded else ()
         return report.verdict == "fail" or any(one.row == report.name and one.verdict == "fail" for one in limits)
@@ -486,26 +509,26 @@ class Result:
 
         Without quantities that only some rows lack, because a thread works unseen: such a budget is undecided.
         """
-        if self.ledger is None or self.disturbed is not None:
+        if self.disturbed is not None:
             return ()
         uncounted = {
             quantity
             for report in self.layers
             if report.layer.entered
             for quantity in report.judged
-            if quantity in self.ledger.why
+            if quantity in self.uncounted
         }
         if self.recorded is not None:
-            uncounted.update(limit.quantity for limit in self.recorded.limits if limit.quantity in self.ledger.why)
+            uncounted.update(limit.quantity for limit in self.recorded.limits if limit.quantity in self.uncounted)
         return tuple(quantity for quantity in COUNTED if quantity in uncounted)
 
-    def layer(self, name: str) -> LayerReport:
+    def layer(self, name: str) -> ResultRow:
         """Return the report of a layer by its name in the table. Raises KeyError, which lists the names."""
         __tracebackhide__ = True
         for report in self.layers:
             if report.name == name:
                 return report
-        if self.ledger is None:
+        if self.counted is None:
             raise KeyError(
                 tagged(
                     f"no layer {name!r}: nothing was measured; run pytest with --mw-budget, or ask for layers only"

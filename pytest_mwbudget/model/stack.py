@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Literal, NewType, TypeAlias
 
-Kind: TypeAlias = Literal["middleware", "routing", "part", "dependency"]
+# A frame is a row that is no layer.
+Kind: TypeAlias = Literal["middleware", "routing", "part", "dependency", "frame"]
 
 # Three numberings, each with a type of its own so that mypy finds mix-ups.
 EntryIndex = NewType("EntryIndex", int)

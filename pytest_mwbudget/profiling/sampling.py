@@ -24,7 +24,7 @@ from ..interpreter.clocks import Clock, perf_counter, runs
 from ..interpreter.code_patching import PROBE_FILE
 from ..interpreter.foreign_tools import garbage_collection_paused
 from ..model.estimate import Microseconds, Seconds
-from ..model.results import Result
+from ..model.results import Frame, Result
 from ..model.stack import ENDPOINT, HARNESS, OUTSIDE, Owner, first_part, owner_of, probed_parent
 from ..timing.schedule import Schedule
 from .attribution import OwnerMarkers
@@ -206,10 +206,12 @@ def _row_s(stack: Stack, result: Result, *, waiting: bool) -> dict[Owner, Second
         if entry is not None and report.us is not None:
             busy = report.occupation.busy if report.occupation else report.us
             found[owner_of(entry)] = (report.us if waiting else busy).estimate
-    if result.books is not None:
-        found[HARNESS] = result.books.outside.estimate
-        if stack.endpoint is not None and result.books.endpoint is not None:
-            found[owner_of(stack.endpoint)] = result.books.endpoint.estimate
+    owners: dict[Frame, Owner] = {"outside": HARNESS}
+    if stack.endpoint is not None:
+        owners["endpoint"] = owner_of(stack.endpoint)
+    for frame, owner in owners.items():
+        if frame in result.frames and (us := result.frames[frame].us) is not None:
+            found[owner] = us.estimate
     return {owner: max(0.0, us) / US_PER_S for owner, us in found.items() if math.isfinite(us)}
 
 

@@ -12,12 +12,12 @@ from typing import TypeAlias
 
 from ..errors import explain_command
 from ..model.endpoint import HANDLER, SERIALIZE, VALIDATE
-from ..model.results import Advice, Counts, LayerReport, Result
-from ..model.stack import Layer, RowIndex
+from ..model.results import Advice, Counts, Result, ResultRow
+from ..model.stack import ENDPOINT, OUTSIDE
 from . import shareable
 from .text import figure
 
-Rule: TypeAlias = Callable[[Result, LayerReport], str | None]
+Rule: TypeAlias = Callable[[Result, ResultRow], str | None]
 
 # Prefix of the qualified names of the coroutines of Starlette's class, also in subclasses.
 BASE_HTTP = "starlette.middleware.base.BaseHTTPMiddleware."
@@ -45,7 +45,10 @@ def advise(result: Result) -> Iterator[Advice]:
     observed = result.endpoint.observed if result.endpoint else None
     stand_ins = observed.stand_ins if observed else ()
     parts = [part for part in result.endpoint.parts if part.name not in stand_ins] if result.endpoint else []
-    frames = list(_frames(result))
+    # An endpoint that has parts gets its advice on them.
+    opened = result.endpoint is not None and result.endpoint.parts
+    names = (OUTSIDE,) if opened else (OUTSIDE, ENDPOINT)
+    frames = [row for row in result.rows() if row.name in names]
     for rows, rules in ((result.layers, RULES_OF_LAYERS), (frames, RULES_OF_FRAMES), (parts, RULES_OF_PARTS)):
         for report in rows:
             for name, rule in rules.items():
@@ -57,7 +60,7 @@ def advise(result: Result) -> Iterator[Advice]:
 # ---- rules of layers ------------------------------------------------------------------------------------------------
 
 
-def pass_through(result: Result, report: LayerReport) -> str | None:
+def pass_through(result: Result, report: ResultRow) -> str | None:
     """Find a BaseHTTPMiddleware whose cost is that of the base class."""
     counts = report.counts
     if counts is None:
@@ -83,7 +86,7 @@ def pass_through(result: Result, report: LayerReport) -> str | None:
     )
 
 
-def blocking(result: Result, report: LayerReport) -> str | None:
+def blocking(result: Result, report: ResultRow) -> str | None:
     """Find a layer that blocks the event loop while the processor is idle."""
     occupation = report.occupation
     if occupation is None or not occupation.blocking or occupation.cpu_us is None:
@@ -95,7 +98,7 @@ def blocking(result: Result, report: LayerReport) -> str | None:
     )
 
 
-def buffering(result: Result, report: LayerReport) -> str | None:
+def buffering(result: Result, report: ResultRow) -> str | None:
     """Find a layer that buffers a streamed response, or a request body in parts, until it is complete."""
     inner = _inside(result, report)
     if report.counts is None or inner is None:
@@ -117,7 +120,7 @@ def buffering(result: Result, report: LayerReport) -> str | None:
     )
 
 
-def waiting(result: Result, report: LayerReport) -> str | None:
+def waiting(result: Result, report: ResultRow) -> str | None:
     """Find a layer that is suspended for much of its time."""
     us, occupation = report.us, report.occupation
     if us is None or occupation is None or report.layer.adapts is not None:
@@ -132,7 +135,7 @@ def waiting(result: Result, report: LayerReport) -> str | None:
     )
 
 
-def thread_hops(result: Result, report: LayerReport) -> str | None:
+def thread_hops(result: Result, report: ResultRow) -> str | None:
     """Find a layer for which the framework moves each request to a thread."""
     us, why = report.us, report.layer.adapts
     if us is None or us.low < LARGE_US or why is None:
@@ -140,7 +143,7 @@ def thread_hops(result: Result, report: LayerReport) -> str | None:
     return f"{report.name} takes {figure(us.estimate)} µs per request: {why}; {_without_thread(report)}"
 
 
-def per_message(result: Result, report: LayerReport) -> str | None:
+def per_message(result: Result, report: ResultRow) -> str | None:
     """Find a layer that creates most of its objects once or several times for each message."""
     us, counts = report.us, report.counts
     if us is None or us.low < LARGE_US or counts is None or counts.objects is None:
@@ -163,7 +166,7 @@ def per_message(result: Result, report: LayerReport) -> str | None:
 # ---- rules of every row ---------------------------------------------------------------------------------------------
 
 
-def client_per_request(result: Result, report: LayerReport) -> str | None:
+def client_per_request(result: Result, report: ResultRow) -> str | None:
     """Find a row that makes a client, an engine or a pool in each request."""
     counts, us, origin = report.counts, report.us, report.layer.origin
     made = shareable.made(counts.objects.kinds) if counts and counts.objects else {}
@@ -184,7 +187,7 @@ def client_per_request(result: Result, report: LayerReport) -> str | None:
 # ---- rules of parts of the endpoint -----------------------------------------------------------------------------
 
 
-def serialization(result: Result, report: LayerReport) -> str | None:
+def serialization(result: Result, report: ResultRow) -> str | None:
     """Find an endpoint that spends much of its time on what FastAPI does with the value that the handler returns."""
     observed = result.endpoint.observed if result.endpoint else None
     share = _large_share(result, report, SERIALIZE)
@@ -198,7 +201,7 @@ def serialization(result: Result, report: LayerReport) -> str | None:
     )
 
 
-def validated_again(result: Result, report: LayerReport) -> str | None:
+def validated_again(result: Result, report: ResultRow) -> str | None:
     """Find an endpoint for which FastAPI validates models that the handler has made already."""
     observed = result.endpoint.observed if result.endpoint else None
     share = _large_share(result, report, SERIALIZE)
@@ -222,7 +225,7 @@ def validated_again(result: Result, report: LayerReport) -> str | None:
     return None
 
 
-def thread_hops_of_part(result: Result, report: LayerReport) -> str | None:
+def thread_hops_of_part(result: Result, report: ResultRow) -> str | None:
     """Find a sync dependency or handler that costs little but the way to a thread and back."""
     us, why, counts = report.us, report.layer.adapts, report.counts
     hops = counts.threads.count if counts else 0
@@ -232,7 +235,7 @@ def thread_hops_of_part(result: Result, report: LayerReport) -> str | None:
     return f"{report.name} takes {figure(us.estimate)} µs per request, with {ways}: {why}; {_without_thread(report)}"
 
 
-def solved_again(result: Result, report: LayerReport) -> str | None:
+def solved_again(result: Result, report: ResultRow) -> str | None:
     """Find a dependency that FastAPI calls several times in a request."""
     observed = result.endpoint.observed if result.endpoint else None
     calls = observed.calls.get(report.name, 1) if observed else 1
@@ -244,7 +247,7 @@ def solved_again(result: Result, report: LayerReport) -> str | None:
     )
 
 
-def overrides(result: Result, report: LayerReport) -> str | None:
+def overrides(result: Result, report: ResultRow) -> str | None:
     """Find an endpoint that is much slower than in production, because the test overrides dependencies."""
     observed = result.endpoint.observed if result.endpoint else None
     share = _large_share(result, report, VALIDATE)
@@ -283,25 +286,15 @@ RULES: Mapping[str, Rule] = {**RULES_OF_LAYERS, **RULES_OF_PARTS}
 # ---- evidence ---------------------------------------------------------------------------------------------------
 
 
-def _inside(result: Result, report: LayerReport) -> Counts | None:
+def _inside(result: Result, report: ResultRow) -> Counts | None:
     """Find the counts of the row directly inside a layer; None if there was no probe at that boundary."""
     for row in result.layers:
         if row.layer.entered and row.layer.index > report.layer.index:
             return row.counts
-    return result.ledger.endpoint if result.ledger else None
+    return result.frames["endpoint"].counts if "endpoint" in result.frames else None
 
 
-def _frames(result: Result) -> Iterator[LayerReport]:
-    """Yield what is outside all layers, and the endpoint if it has no parts, as if they were layers."""
-    books, ledger = result.books, result.ledger
-    rows = [("(outside)", books.outside if books else None, ledger.outside if ledger else None)]
-    if result.endpoint is None or not result.endpoint.parts:
-        rows += [("(endpoint)", books.endpoint if books else None, ledger.endpoint if ledger else None)]
-    for name, us, counts in rows:
-        yield LayerReport(Layer(RowIndex(-1), name, name, "part"), us=us, counts=counts)
-
-
-def _without_thread(report: LayerReport) -> str:
+def _without_thread(report: ResultRow) -> str:
     """Say what to do about a layer or a part that the framework runs in a thread."""
     origin = report.layer.origin
     if origin is None or origin.own:
@@ -309,9 +302,9 @@ def _without_thread(report: LayerReport) -> str:
     return f"it comes from {origin.distribution}, so set a budget that includes the thread, or leave it out"
 
 
-def _large_share(result: Result, report: LayerReport, name: str) -> str | None:
+def _large_share(result: Result, report: ResultRow, name: str) -> str | None:
     """Say what the part of this name takes of the endpoint; None unless that is certainly much, and a large share."""
-    us, whole = report.us, result.books.endpoint if result.books else None
+    us, whole = report.us, result.frames["endpoint"].us if "endpoint" in result.frames else None
     if report.name != name or us is None or whole is None or not us.low >= max(LARGE_US, LARGE_SHARE * whole.high):
         return None
     return f"{name} takes {figure(us.estimate)} of the {figure(whole.estimate)} µs of the endpoint per request"

@@ -58,7 +58,7 @@ def _numbered(groups: list[str]) -> list[str]:
 
 
 def _benchmarks(group: str, result: Result) -> Iterator[dict[str, Any]]:
-    if result.books is None or result.effort is None:
+    if result.effort is None:
         return
     shown = view(result)
     for row, us in ((row, row.figures.get("us")) for row in (*shown.layers, shown.total)):

@@ -47,7 +47,7 @@ def exceeded(row: Row) -> Iterator[Finding]:
         limits = "limit" if len(row.over_limits) == 1 else "limits"
         yield Finding(_subject(row), f"is over its recorded {limits}: {excesses}.", "fail")
     # Of a row that is no layer, another row's sentence names them.
-    over = [limit for limit in row.over_limits if row.report or row.name == ENDPOINT]
+    over = [limit for limit in row.over_limits if not row.is_frame or row.name == ENDPOINT]
     new = next((limit.new for limit in over if limit.new), None)
     if new:
         more = [f"{number} {kind}" for kind, number in sorted(new.items(), key=lambda one: -one[1])]
@@ -57,7 +57,7 @@ def exceeded(row: Row) -> Iterator[Finding]:
 
 
 def _subject(row: Row) -> str:
-    return row.name if row.report or row.name != TOTAL else "The whole request"
+    return "The whole request" if row.name == TOTAL else row.name
 
 
 def _over_limit(limit: RecordedLimit) -> str:
@@ -111,7 +111,7 @@ def undecided(rows: Sequence[Row]) -> Iterator[Finding]:
     for row in rows:
         for quantity, judged in row.judged.items():
             if judged.verdict == "undecided":
-                found.setdefault((row.report is None, quantity, judged.reason), []).append(_subject(row))
+                found.setdefault((row.is_frame, quantity, judged.reason), []).append(_subject(row))
     for (_, quantity, reason), names in found.items():
         listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
         subject = listed if quantity == "us" else f"{quantity} of {listed}"
@@ -159,7 +159,7 @@ def headline(
     A budget that is exceeded comes before a recorded limit. `parts` are the rows inside the endpoint.
     """
     if first is not None and first.exceeded:
-        judged = [worst(one.verdict for one in row.judged.values()) for row in rows if row.report and row.judged]
+        judged = [worst(one.verdict for one in row.judged.values()) for row in rows if not row.is_frame and row.judged]
         return f"{_worst(first, first.name)} ({judged.count('fail')} of {len(judged)} layers over budget)"
     others = [row for row in (*parts, *rows) if row.exceeded]
     if others:
@@ -190,7 +190,7 @@ def _worst(row: Row, name: str) -> str:
 
 def next_step(row: Row, place: BudgetPlace, *, advised: bool, profiled: bool) -> str:
     """Suggest the next step for a row over its budget, and a budget in `place` that the row would meet."""
-    if row.report is None:
+    if row.is_frame:
         key = f"{row.name.strip('()')}_us"
         intended = f"if the cost is intended, set {_set(key, _enough(row, 'us'), place)}."
         if row.name != TOTAL:
@@ -204,7 +204,7 @@ def next_step(row: Row, place: BudgetPlace, *, advised: bool, profiled: bool) ->
     if profiled:
         place_of = "the endpoint" if row.is_part else row.name
         return f"Next: look for {place_of} in the flamegraph; {intended}"
-    target = f"{row.name} of the endpoint" if row.kind == "part" else row.report.layer.qualname
+    target = f"{row.name} of the endpoint" if row.kind == "part" else row.layer.qualname
     return f"Next: profile {target} on this request; {intended}"
 
 

@@ -77,7 +77,7 @@ class FlamegraphRenderer(FrameRenderer):  # type: ignore[misc, unused-ignore]
             "requests": self.requests,
             "samples": session.sample_count,
             "request_us": self.request_us,
-            "plain_us": result.books.total.estimate if result.books else None,
+            "plain_us": result.total_us and result.total_us.estimate,
             "layers": [
                 {
                     "index": report.layer.index,

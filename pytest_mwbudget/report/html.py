@@ -168,7 +168,7 @@ def _left(rows: Sequence[Row]) -> Iterator[tuple[str, str, int, str]]:
 
 def _sentences(shown: View) -> Iterator[str]:
     """Yield a sentence for each layer that waits or blocks, or one for all layers; none if nothing was timed."""
-    known = [(row.name, row.report.occupation) for row in shown.layers if row.report and row.report.occupation]
+    known = [(row.name, row.occupation) for row in shown.layers if row.occupation]
     for name, spent in known:
         busy = figure(spent.busy.estimate)
         if spent.blocking:
@@ -240,7 +240,7 @@ def _cell(row: Row, column: Traits) -> _Cell:
     budgets += [f"recorded {shown(limit.limit)}"] if limit and limit.verdict != "pass" else []
     budget, verdict = ", ".join(budgets), row.verdicts.get(quantity)
     if found is None:
-        return _Cell("–" if row.report else "", None, "", budget, verdict, row.why.get(column.name, ""))
+        return _Cell("" if row.is_frame else "–", None, "", budget, verdict, row.why.get(column.name, ""))
     change = row.changes.get(column.name) if column != US else None
     certain = change is not None and change.changed
     return _Cell(
@@ -357,7 +357,7 @@ def _time_cells(row: Row, total: Figure | None, spent: Sequence[Traits], *, sinc
     yield _Cell(bound(judged.bound), judged.bound) if judged else _Cell("")
     yield _Cell(judged.verdict, judged.verdict, verdict=judged.verdict) if judged else _Cell("")
     yield from (_cell(row, column) for column in spent)
-    method = row.report.method if row.report else None
+    method = row.method
     yield _Cell(method or "", method)
 
 

@@ -17,14 +17,13 @@ from ..model.estimate import Estimate
 from ..model.messages import Messages, PerMessage
 from ..model.quantities import EXECUTED, PROCESS_WIDE, TAILS, TRAITS
 from ..model.results import (
-    Books,
+    FRAMES,
     Count,
     Counts,
     Effort,
+    Frame,
     HotFunction,
     Judged,
-    LayerReport,
-    Ledger,
     Occupation,
     Profile,
     Recorded,
@@ -32,6 +31,7 @@ from ..model.results import (
     RepeatedTest,
     RequestLine,
     Result,
+    ResultRow,
     SurveyRun,
 )
 from ..model.runs import Commit, Provenance, Run
@@ -142,8 +142,11 @@ def since_to_json(since: Since) -> dict[str, Any]:
 
 def to_json(result: Result, nodeid: str) -> dict[str, Any]:
     """Convert a measured result to plain data."""
-    books, effort, ledger, shown = result.books, result.effort, result.ledger, view(result)
-    assert ledger is not None
+    effort, shown = result.effort, view(result)
+    outside, endpoint, total = (result.frames.get(frame) or ResultRow.of_frame(frame) for frame in FRAMES)
+    assert outside.counts is not None
+    assert total.counts is not None
+    of_total, of_endpoint = total.judged.get("us"), endpoint.judged.get("us")
     data = {
         "nodeid": nodeid,
         "request": asdict(result.request),
@@ -159,26 +162,25 @@ def to_json(result: Result, nodeid: str) -> dict[str, Any]:
         "floor_us": result.floor_us,
         "slowdown": result.slowdown,
         "reference_ns": result.reference_ns,
-        "total_us": books and asdict(books.total),
-        "total_budget_us": result.total_budget_us,
-        "total_verdict": result.total_verdict,
-        "total_reason": result.total_reason,
-        "outside_us": books and asdict(books.outside),
-        "endpoint_us": books and books.endpoint and asdict(books.endpoint),
-        "residue_us": books and books.residue_us,
-        "outside": result.outside and asdict(result.outside),
-        "endpoint": result.endpoint and _endpoint(result.endpoint, shown.parts),
+        "total_us": total.us and asdict(total.us),
+        "total_budget_us": total.budget_us,
+        "total_verdict": of_total and of_total.verdict,
+        "total_reason": of_total and of_total.reason,
+        "outside_us": outside.us and asdict(outside.us),
+        "endpoint_us": endpoint.us and asdict(endpoint.us),
+        "residue_us": result.residue_us,
+        "outside": outside.judged.get("us") and asdict(outside.judged["us"]),
+        "endpoint": result.endpoint and _endpoint(result.endpoint, shown.parts, of_endpoint),
         "layers": [
-            _layer(row.report, row.why) | {"mostly_c": row.mostly_c(result.slowdown or 1.0)}
-            for row in shown.rows
-            if row.report
+            _layer(report, row.why) | {"mostly_c": row.mostly_c(result.slowdown or 1.0)}
+            for report, row in zip(result.layers, shown.layers, strict=True)
         ],
         "ledger": {
-            "requests": ledger.requests,
-            "outside": _counts(ledger.outside),
-            "endpoint": ledger.endpoint and _counts(ledger.endpoint),
-            "total": _counts(ledger.total),
-            "why": ledger.why,
+            "requests": result.counted,
+            "outside": _counts(outside.counts),
+            "endpoint": endpoint.counts and _counts(endpoint.counts),
+            "total": _counts(total.counts),
+            "why": result.uncounted,
         },
         "recorded": result.recorded and asdict(result.recorded),
         "notes": result.notes,
@@ -191,17 +193,17 @@ def to_json(result: Result, nodeid: str) -> dict[str, Any]:
     return cast("dict[str, Any]", encodable(data))
 
 
-def _endpoint(endpoint: EndpointReport, rows: Sequence[Row]) -> dict[str, Any]:
+def _endpoint(endpoint: EndpointReport, rows: Sequence[Row], judged: Judged | None) -> dict[str, Any]:
     return {
-        "parts": [_layer(row.report, row.why) | {"mostly_c": None} for row in rows if row.report],
+        "parts": [_layer(part, row.why) | {"mostly_c": None} for part, row in zip(endpoint.parts, rows, strict=True)],
         "closed": endpoint.closed,
-        "judged": endpoint.judged and asdict(endpoint.judged),
+        "judged": judged and asdict(judged),
         "notes": endpoint.notes,
         "observed": endpoint.observed and asdict(endpoint.observed),
     }
 
 
-def _layer(report: LayerReport, why: Mapping[str, str]) -> dict[str, Any]:
+def _layer(report: ResultRow, why: Mapping[str, str]) -> dict[str, Any]:
     occupation = report.occupation
     return {
         **{key: getattr(report.layer, key) for key in OF_LAYER},
@@ -291,13 +293,9 @@ def surveyed(document: Mapping[str, Any]) -> SurveyRun | None:
 
 def from_json(data: Mapping[str, Any]) -> Result:
     """Read the result that `to_json` wrote. Advice is not read but derived from the result again."""
-    ledger, endpoint = data["ledger"], data["ledger"]["endpoint"]
+    ledger = data["ledger"]
     why = {**dict.fromkeys([key for key in EXECUTED if key not in ledger["total"]], NOT_YET), **ledger["why"]}
-    counts = (_read_counts(ledger["outside"]), endpoint and _read_counts(endpoint), _read_counts(ledger["total"]))
-    books, timed = None, data["total_us"] is not None
-    if timed:
-        times = (data["endpoint_us"] and _read_estimate(data["endpoint_us"]), _read(data["residue_us"], math.nan))
-        books = Books(_read_estimate(data["total_us"]), _read_estimate(data["outside_us"]), *times)
+    timed = data["total_us"] is not None
     return Result(
         request=RequestLine(**data["request"]),
         status=data["status"],
@@ -306,17 +304,15 @@ def from_json(data: Mapping[str, Any]) -> Result:
         place=data.get("budget_place", "marker"),
         loop=data["loop"],
         layers=tuple(_read_layer(layer, why) for layer in data["layers"]),
-        ledger=Ledger(*counts, ledger["requests"], why),
-        books=books,
+        frames=_read_frames(data),
+        counted=ledger["requests"],
+        uncounted=why,
+        residue_us=_read(data["residue_us"], math.nan) if timed else None,
         floor_us=_read(data["floor_us"], math.inf) if timed else None,
         slowdown=data.get("slowdown"),  # files of the first releases lack slowdown, profile and disturbed
         reference_ns=data.get("reference_ns"),
         effort=Effort(data["requests"], data["rounds"], data["seconds"]) if timed else None,
-        outside=Judged(**data["outside"]) if data.get("outside") else None,
         endpoint=_read_endpoint(data["endpoint"], why) if data.get("endpoint") else None,
-        total_budget_us=data["total_budget_us"],
-        total_verdict=data["total_verdict"],
-        total_reason=data["total_reason"],
         recorded=_read_recorded(data["recorded"]) if data.get("recorded") else None,
         verdict=data["verdict"],
         notes=tuple(data["notes"]),
@@ -327,10 +323,25 @@ def from_json(data: Mapping[str, Any]) -> Result:
     )
 
 
+def _read_frames(data: Mapping[str, Any]) -> dict[Frame, ResultRow]:
+    total = {"bound": data["total_budget_us"], "verdict": data["total_verdict"], "reason": data["total_reason"]}
+    judged = {
+        "outside": data.get("outside"),
+        "endpoint": (data.get("endpoint") or {}).get("judged"),
+        "total": total if data["total_verdict"] is not None else None,
+    }
+    found: dict[Frame, ResultRow] = {}
+    for frame in FRAMES:
+        us, counts, budget = data[f"{frame}_us"], data["ledger"][frame], judged[frame]
+        if us or counts or budget:
+            row = ResultRow.of_frame(frame, us and _read_estimate(us), Judged(**budget) if budget else None)
+            found[frame] = replace(row, counts=counts and _read_counts(counts))
+    return found
+
+
 def _read_endpoint(data: Mapping[str, Any], why: Mapping[str, str]) -> EndpointReport:
     parts = tuple(_read_layer(part, why) for part in data["parts"])
-    judged = Judged(**data["judged"]) if data["judged"] else None
-    return EndpointReport(parts, data["closed"], judged, tuple(data["notes"]), _read_observed(data["observed"]))
+    return EndpointReport(parts, data["closed"], tuple(data["notes"]), _read_observed(data["observed"]))
 
 
 def _read_observed(data: Mapping[str, Any] | None) -> Observed | None:
@@ -355,14 +366,14 @@ def _read_profile(data: Mapping[str, Any]) -> Profile:
     return Profile(**{**data, "hottest": hottest})
 
 
-def _read_layer(data: Mapping[str, Any], everywhere: Mapping[str, str]) -> LayerReport:
+def _read_layer(data: Mapping[str, Any], everywhere: Mapping[str, str]) -> ResultRow:
     """Read a layer. `everywhere` says by quantity why it could not be counted for any row."""
     occupation = None
     if data["busy_interval_us"] is not None:
         busy = dict(zip(("estimate", "low", "high"), (data["busy_us"], *data["busy_interval_us"]), strict=True))
         occupation = Occupation(_read_estimate(busy), data["wait_us"], data["cpu_us"], data["blocking"])
     own = {key: why for key, why in data["why"].items() if key in PROCESS_WIDE and key not in everywhere}
-    return LayerReport(
+    return ResultRow(
         Layer(
             **{key: data[key] for key in OF_LAYER},
             origin=Origin(**data["origin"]) if data.get("origin") else None,

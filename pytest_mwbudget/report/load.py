@@ -9,7 +9,7 @@ from ..errors import tagged
 from ..model.estimate import Estimate
 from ..model.judged import Judged, Verdict
 from ..model.load import LayerLoad, Load
-from ..model.results import LayerReport, Result
+from ..model.results import Result, ResultRow
 from ..model.stack import ENDPOINT
 from .findings import Finding
 from .text import figure, percent, rate
@@ -110,7 +110,7 @@ def _ms(found: Estimate) -> str:
     return f"{figure(found.estimate)} ms ({figure(found.low)} … {figure(found.high)})"
 
 
-def _row(report: LayerReport, found: LayerLoad) -> LoadRow:
+def _row(report: ResultRow, found: LayerLoad) -> LoadRow:
     share, added, wait, judged = found.share, found.added_us, found.wait, found.judged
     return LoadRow(
         name=report.name,
@@ -133,7 +133,7 @@ def duration(us: float) -> str:
     return f"{figure(us)} µs" if us < MS_IN_US else f"{figure(us / MS_IN_US)} ms"
 
 
-def _effects(load: Load, measured: Sequence[tuple[LayerReport, LayerLoad]]) -> Iterator[str]:
+def _effects(load: Load, measured: Sequence[tuple[ResultRow, LayerLoad]]) -> Iterator[str]:
     waits = [(report.name, found.wait) for report, found in measured]
     for name, wait in [*waits, (ENDPOINT, load.endpoint)]:
         if wait is not None and wait.serialises:
@@ -154,7 +154,7 @@ def _effects(load: Load, measured: Sequence[tuple[LayerReport, LayerLoad]]) -> I
 # ---- budgets -----------------------------------------------------------------------------------------------------
 
 
-def _findings(load: Load, measured: Sequence[tuple[LayerReport, LayerLoad]]) -> Iterator[Finding]:
+def _findings(load: Load, measured: Sequence[tuple[ResultRow, LayerLoad]]) -> Iterator[Finding]:
     """Say which budgets under load are exceeded, then which are undecided."""
     judged = [(report.name, found.share, found.judged) for report, found in measured if found.judged is not None]
     for name, share, one in judged:
@@ -182,7 +182,7 @@ def _findings(load: Load, measured: Sequence[tuple[LayerReport, LayerLoad]]) -> 
         yield Finding("p99_ms", f"is undecided: {load.judged.reason}.", "undecided")
 
 
-def _headline(load: Load, measured: Sequence[tuple[LayerReport, LayerLoad]]) -> str:
+def _headline(load: Load, measured: Sequence[tuple[ResultRow, LayerLoad]]) -> str:
     """Sum up the failure; empty if no budget under load is exceeded."""
     over: list[tuple[float, str]] = []
     for report, found in measured:

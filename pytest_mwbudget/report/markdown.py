@@ -215,7 +215,7 @@ def _cells(row: Row) -> Sequence[str]:
     verdict = "**fail**" if row.verdict == "fail" else row.verdict or ""
     time, span = (us.text, us.span) if us else (UNKNOWN, "")
     counts = [found.text if found else UNKNOWN for found in (objects, tasks)]
-    name = code(row.name) if row.report else row.name
+    name = row.name if row.is_frame else code(row.name)
     name = f"{INDENT}{name}" if row.is_part else name
     return (f"{name} {plain(row.whose)}".rstrip(), time, span, budgets, verdict, *counts)
 
@@ -230,7 +230,7 @@ def _with_interval(row: Row, column: Traits) -> str:
     """Return a time of a layer with its interval."""
     found = row.figures.get(column.name)
     if found is None:
-        return UNKNOWN if row.report and not row.is_part else ""
+        return "" if row.is_frame or row.is_part else UNKNOWN
     return f"{found.text} ({found.span})"
 
 
@@ -247,8 +247,8 @@ def _findings(shown: View) -> Iterator[str]:
         yield f"- {plain(printable(finding.sentence))}"
         yield from (f"  - {plain(printable(item))}" for item in finding.items)
     for row in shown.rows:
-        if row.report is not None and row.report.tails is not None and set(TAILS).intersection(row.judged):
-            yield f"- {code(row.name)}: {percentiles(row.report.tails)}"
+        if row.tails is not None and set(TAILS).intersection(row.judged):
+            yield f"- {code(row.name)}: {percentiles(row.tails)}"
         if not row.entered:
             yield f"- {code(row.name)} was not entered: a layer outside it answered"
         if row.merged_with is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from ..model.changes import Change
 from ..model.estimate import UNINFORMATIVE_TIMES, UNINFORMATIVE_US, WIDE_SHARE, WIDE_US, Estimate
 from ..model.quantities import COUNTED, TRAITS, UNDER_LOAD, Quantity, Traits, from_sources
-from ..model.results import LayerReport, RecordedLimit, Result, ResultRow, Verdict, worst
+from ..model.results import RecordedLimit, Result, ResultRow, Verdict, worst
 from ..model.stack import Origin
 from .text import amount, formatted
 
@@ -119,12 +119,12 @@ class Row(ResultRow):
     @property
     def qualname(self) -> str:
         """`module.QualName` of a layer."""
-        return self.report.layer.qualname if self.report else self.name
+        return self.layer.qualname
 
     @property
     def origin(self) -> Origin | None:
         """Whose code a layer is; None if that is unknown, or the row is not a layer."""
-        return self.report.layer.origin if self.report else None
+        return self.layer.origin
 
     @property
     def whose(self) -> str:
@@ -138,12 +138,12 @@ class Row(ResultRow):
     @property
     def entered(self) -> bool:
         """Whether the request reached the row."""
-        return self.report is None or self.report.layer.entered
+        return self.layer.entered
 
     @property
     def merged_with(self) -> str | None:
         """The layer whose figures include those of this row, None if the row has its own."""
-        return self.report.layer.merged_with if self.report else None
+        return self.layer.merged_with
 
     @property
     def exceeded(self) -> list[Quantity]:
@@ -223,7 +223,7 @@ def rows(result: Result) -> Iterator[Row]:
         yield Row(
             **{one.name: getattr(row, one.name) for one in fields(ResultRow)},
             figures=figures,
-            why=_why(row.report, figures, result) if row.report else {},
+            why={} if row.is_frame else _why(row, figures, result),
             changes={change.quantity: change for change in result.changes if change.row == row.key},
             limits=limits,
         )
@@ -233,11 +233,11 @@ def _times(row: ResultRow) -> Iterator[Figure]:
     for name, us in row.estimates.items():
         if name not in UNDER_LOAD and (us.bounded or name != "us"):
             yield _figure(TRAITS[name], us)
-    if row.report is not None and (spent := row.report.occupation) is not None:
+    if (spent := row.occupation) is not None:
         yield Figure(TRAITS["wait_us"], spent.wait_us)
         if spent.cpu_us is not None:
             yield Figure(TRAITS["cpu_us"], spent.cpu_us)
-    if row.report is not None and (trend := row.report.trend) is not None:
+    if (trend := row.trend) is not None:
         us_column, objects_column = TREND_COLUMNS
         if trend.us_per_1000 is not None:
             yield _figure(us_column, trend.us_per_1000)
@@ -265,7 +265,7 @@ MEASURED = ("us", "saves_us", "busy_us", "wait_us", "cpu_us", *COUNTED, "suspens
 UNREAD = "it is measured only for -v, JSON, HTML and Markdown, in a test outside of a survey"
 
 
-def _why(report: LayerReport, figures: Mapping[str, Figure], result: Result) -> dict[str, str]:
+def _why(report: ResultRow, figures: Mapping[str, Figure], result: Result) -> dict[str, str]:
     """Return the reason for each figure of a layer that is null in the JSON."""
     known = {*figures, *(["us"] if report.us else []), *(["messages"] if report.counts else [])}
     if "objects" in figures:
@@ -276,8 +276,8 @@ def _why(report: LayerReport, figures: Mapping[str, Figure], result: Result) -> 
     elif report.layer.merged_with is not None:
         general = f"it is measured together with {report.layer.merged_with}"
     few = "there were too few requests"
-    untimed = result.disturbed or (few if result.books else "every budget is a count, so nothing was timed")
-    uncounted = {**(result.ledger.why if result.ledger else {}), **(report.counts.why if report.counts else {})}
+    untimed = result.disturbed or (few if result.timed else "every budget is a count, so nothing was timed")
+    uncounted = {**result.uncounted, **(report.counts.why if report.counts else {})}
     reasons = {
         **dict.fromkeys(("us", "busy_us", "wait_us"), untimed),
         "cpu_us": f"the clock of the processor's time is too coarse here, or {few}" if report.us else untimed,

@@ -87,7 +87,7 @@ def run(
                 lines.append(_flamegraph(found.profile))
     lines += map(Line, shown.lines(min(width, MAX_WIDTH) - 1, requests=len(measured)))
     loops = ", ".join(sorted({result.loop for _, result in measured}))
-    unit = ", µs per request" if any(result.books for _, result in measured) else ""
+    unit = ", µs per request" if any(result.timed for _, result in measured) else ""
     yield from lines
     yield Line(printable(f"{python}, loop {loops}{unit}"))
     if any(has_id(line.text) for line in lines):
@@ -143,11 +143,11 @@ def left_out(requests: Sequence[tuple[str, RequestLine, str]], verbosity: int = 
 def one_line(result: Result) -> Line:
     """Lay out the request, its verdict, its time and its costliest layer with their intervals."""
     shown, verdict = view(result), result.verdict or "no budget"
-    if result.books is None:
+    if result.total_us is None:
         text = f"{shown.counted} requests counted" if shown.counted is not None else "nothing measured"
     else:
-        text = _with_interval(result.books.total)
-        most = shown.costliest.report if shown.costliest else None
+        text = _with_interval(result.total_us)
+        most = shown.costliest
         if most is not None and most.us is not None and _is_known(most.us):
             text += f", costliest layer {most.name}: {_with_interval(most.us)}"
     if shown.load is not None:
@@ -178,7 +178,7 @@ def failure(result: Result, width: int, *, undecided_fails: bool = False, verbos
         lines += _hottest(row, shown, width)
         lines += wrapped(shown.next_step(row), width) if row.exceeded else []
     lines += _findings(shown.load.exceeded, width) if shown.load else []
-    tells_undecided = undecided_fails or any(row.report for row in over)
+    tells_undecided = undecided_fails or any(not row.is_frame for row in over)
     lines += _findings((one for one in missing(result.recorded) if one.verdict == "fail" or not tells_undecided), width)
     if tells_undecided or (shown.load and shown.load.exceeded):
         lines += _findings(shown.undecided, width)
@@ -301,7 +301,7 @@ class _Cells:
 def _times(shown: View, width: int, verbose: bool) -> Iterator[Line]:
     """Lay out the times in one block, whatever the width of the terminal."""
     since = any("us" in row.changes for row in shown.rows)
-    saves = verbose and any(row.report and row.report.saves for row in shown.rows)
+    saves = verbose and any(row.saves for row in shown.rows)
     heads = ("µs/request", "interval", *([SAVES.short] if saves else []), *(["change"] if since else []), "budget")
     cells = [_Cells("layer", heads, "verdict", "bold")]
     for row in shown.lines(every_part=verbose):
@@ -406,7 +406,7 @@ def _shows(column: Traits, shown: View, verbose: bool) -> bool:
     if column in MESSAGES:
         return bool(found)
     if column in SPENT:
-        spent = [row.report.occupation for row in shown.layers if row.report and row.report.occupation]
+        spent = [row.occupation for row in shown.layers if row.occupation]
         told = verbose or "busy_us" in budgets or any(one.wait_us or one.blocking for one in spent)
         return bool(spent) and told
     # Objects retained after some requests may be a growing cache; a median above 0 is a leak.
@@ -431,14 +431,14 @@ def _detail(row: Row, shown: View, width: int, *, timed: bool) -> Iterator[str]:
         yield from (f"  {line}" for line in wrapped(f"not opened: {shown.closed}", width - 2))
     elif not row.is_part:
         yield from _origin(row, width, timed=timed)
-    elif row.report is not None and row.qualname != row.name and row.kind == "part":
+    elif row.qualname != row.name and row.kind == "part":
         yield f"{PART_INDENT}  {shortened(row.qualname, width - 4)}"
 
 
 def _origin(row: Row, width: int, *, timed: bool) -> Iterator[str]:
     """Name the class or function of a layer, how its time was measured, and whose code it is."""
-    if row.report is not None:
-        layer, method = row.report.layer, f", {row.report.method}" if row.report.method else ""
+    if not row.is_frame:
+        layer, method = row.layer, f", {row.method}" if row.method else ""
         how = f", {layer.kind}{method}" if timed else ""
         how += f", {printable(row.whose)}" if row.whose else ""
         yield f"  {shortened(layer.qualname, width - 2 - len(how))}{how}"
@@ -447,24 +447,24 @@ def _origin(row: Row, width: int, *, timed: bool) -> Iterator[str]:
 def _saved(row: Row) -> str:
     """Return what leaving a layer out saves; a dash if that is not known."""
     found = row.figures.get(SAVES.name)
-    return found.with_half_width if found else "-" if row.report and not row.is_part else ""
+    return found.with_half_width if found else "" if row.is_frame or row.is_part else "-"
 
 
 def _unsaved(row: Row, width: int) -> Iterator[str]:
     """Say why it is not known what leaving a layer out saves, where that was to be measured."""
-    if row.report is not None and row.report.saves is not None and row.report.saves.why is not None:
-        yield shortened(f"  saves: {row.report.saves.why}", width)
+    if row.saves is not None and row.saves.why is not None:
+        yield shortened(f"  saves: {row.saves.why}", width)
 
 
 def _ranges(row: Row) -> Iterator[str]:
     for column in COUNTS:
-        found = row.figures.get(column.name) if row.report and column.name != "suspensions" else None
+        found = None if row.is_frame or column.name == "suspensions" else row.figures.get(column.name)
         if found is not None and found.varies:
             yield f"  {column.short or column.title} {found.span}"
-    if row.report is not None and row.report.tails is not None:
-        yield f"  {percentiles(row.report.tails)}"
-    if row.report is not None and row.report.trend is not None:
-        yield f"  {slope(row.report.trend)}"
+    if row.tails is not None:
+        yield f"  {percentiles(row.tails)}"
+    if row.trend is not None:
+        yield f"  {slope(row.trend)}"
 
 
 def _whose(origins: Mapping[str, Iterable[str]], width: int) -> Iterator[str]:

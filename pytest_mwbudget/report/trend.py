@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..errors import tagged
-from ..model.results import LayerReport
+from ..model.results import ResultRow
 from ..model.trend import Trend
 from .text import figure
 
@@ -13,7 +13,7 @@ from .text import figure
 MOST_KINDS = 5
 
 
-def growing(reports: Sequence[LayerReport]) -> Iterator[str]:
+def growing(reports: Sequence[ResultRow]) -> Iterator[str]:
     """Name each layer whose time or objects grow; say so if none does. Yields nothing if growth was not looked for."""
     known = [(report.name, report.trend) for report in reports if report.trend is not None]
     for name, trend in known:

@@ -75,7 +75,7 @@ class View:
     @property
     def layers(self) -> list[Row]:
         """The rows that are layers."""
-        return [row for row in self.rows if row.report]
+        return [row for row in self.rows if not row.is_frame]
 
     @property
     def total(self) -> Row:
@@ -100,7 +100,7 @@ class View:
     @property
     def hottest(self) -> list[tuple[str, tuple[HotFunction, ...]]]:
         """The layers over their budgets by name, each with its hottest functions."""
-        names: dict[int, str] = {row.report.layer.index: row.name for row in self.rows if row.report}
+        names: dict[int, str] = {row.layer.index: row.name for row in self.layers}
         return [(names[index], found) for index, found in self.profile.hottest.items()] if self.profile else []
 
     @property
@@ -132,10 +132,10 @@ def view(result: Result) -> View:
     """Derive the view of a result."""
     every = [*rows(result)]
     found, parts = (tuple(row for row in every if row.is_part is inside) for inside in (False, True))
-    layers = [row for row in found if row.report]
+    layers = [row for row in found if not row.is_frame]
     first = _first(layers)
     uncounted: dict[str, list[str]] = {}
-    for quantity, why in result.ledger.why.items() if result.ledger else ():
+    for quantity, why in result.uncounted.items():
         uncounted.setdefault(why, []).append(quantity)
     load = load_view(result)
     return View(
@@ -146,10 +146,10 @@ def view(result: Result) -> View:
         rows=found,
         first=first,
         costliest=max((row for row in layers if "us" in row.figures), key=_us, default=None),
-        detection_limit=f"{figure(result.floor_us)} µs" if result.books else None,
+        detection_limit=f"{figure(result.floor_us)} µs" if result.timed else None,
         unattributed=_unattributed(result),
         effort=result.effort,
-        counted=result.ledger.requests if result.ledger else None,
+        counted=result.counted,
         uncounted=uncounted,
         uncountable=result.uncountable,
         headline=_headline(result, found, first, parts, load),
@@ -217,8 +217,8 @@ def _badness(row: Row) -> tuple[int, float, float]:
 
 
 def _unattributed(result: Result) -> str | None:
-    if result.books is None:
+    if result.residue_us is None or result.total_us is None:
         return None
-    us, total = result.books.residue_us, result.books.total.estimate
+    us, total = result.residue_us, result.total_us.estimate
     share = f" ({us / total:+.1%})" if total and math.isfinite(us) else ""
     return f"{figure(us)} µs{share}"

@@ -26,9 +26,9 @@ from ..asgi.stack import Stack
 from ..config.settings import Settings
 from ..errors import tagged
 from ..interpreter.clocks import Clock, get_clock_info, perf_counter_ns, thread_time_ns
-from ..model.estimate import ZERO, Microseconds, Nanoseconds, Seconds
+from ..model.estimate import ZERO, Estimate, Microseconds, Nanoseconds, Seconds
 from ..model.quantities import TAILS, TRAITS, Quantity, Source
-from ..model.results import Books, Effort, Frame, Judged, LayerReport, Turn
+from ..model.results import Effort, Frame, Judged, ResultRow, Turn
 from ..model.stack import EntryIndex, RowIndex
 from .hops import hop_ns
 from .host_speed import Interrupted, Machine, Pieces
@@ -107,19 +107,26 @@ class Pace:
 class Timed:
     """The result of timing a stack.
 
-    `layers` have no counts yet. `frames` has the verdicts on rows that are no layers. `notes` say how far the figures
-    can be trusted. `ways` are those of the requests whose ways are known.
+    `layers` and `frames` have no counts yet. `residue_us` is the sum of the rows less the whole request. `notes` say
+    how far the figures can be trusted. `ways` are those of the requests whose ways are known.
     """
 
-    layers: Mapping[RowIndex, LayerReport]
-    frames: Mapping[Frame, Judged]
-    books: Books
+    layers: Mapping[RowIndex, ResultRow]
+    frames: Mapping[Frame, ResultRow]
+    residue_us: Microseconds
     floor_us: Microseconds
     slowdown: float
     reference_ns: float
     effort: Effort
     notes: tuple[str, ...]
     ways: Ways = field(default_factory=lambda: Ways({}))
+
+    @property
+    def whole(self) -> Estimate:
+        """The time of the whole request."""
+        us = self.frames["total"].us
+        assert us is not None
+        return us
 
 
 class Timing:
@@ -388,8 +395,8 @@ class Timing:
         turn = self.environment.turn.note
         return Timed(
             layers={row.layer.index: self._report(row, look) for row in look.rows},
-            frames={frame: self._of_frame(frame, bound, look) for frame, bound in self.settings.budgets.frames.items()},
-            books=self._books(look),
+            frames=self._frames(look),
+            residue_us=self._residue_us(look),
             floor_us=look.estimates.detection_limit_us,
             slowdown=slowest(look, endpoint),
             reference_ns=look.estimates.best_ns,
@@ -398,7 +405,18 @@ class Timing:
             ways=self.sampler.ways,
         )
 
-    def _of_frame(self, frame: Frame, bound: Microseconds, look: Look) -> Judged:
+    def _frames(self, look: Look) -> dict[Frame, ResultRow]:
+        """Return the rows that are no layers, as far as they have a time or a budget."""
+        found, bounds = look.estimates, self.settings.budgets.frames
+        endpoint = None if self.stack.endpoint is None else found.split.get(self.stack.endpoint)
+        times: dict[Frame, Estimate | None] = {"outside": found.outside, "endpoint": endpoint, "total": found.whole}
+        return {
+            frame: ResultRow.of_frame(frame, us, self._judged(frame, bounds[frame], look) if frame in bounds else None)
+            for frame, us in times.items()
+            if us is not None or frame in bounds
+        }
+
+    def _judged(self, frame: Frame, bound: Microseconds, look: Look) -> Judged:
         """Return the verdict on a row that is no layer, also on an endpoint without a time of its own."""
         if frame in self.frames and not (frame == "total" and self.mixed):
             return look.judgements[frame]
@@ -409,7 +427,7 @@ class Timing:
             why = tagged(f"it is measured together with {handed_on.to_layer}: {handed_on.because}", "merged")
         return Judged(bound, "undecided", why)
 
-    def _report(self, row: Row, look: Look) -> LayerReport:
+    def _report(self, row: Row, look: Look) -> ResultRow:
         """Return the report of a row, with the percentiles of its time if a report or a budget needs them."""
         report = row.report(look.judged(row))
         needed = self.environment.precise or any(quantity in TAILS for quantity in row.bounded.bounds)
@@ -420,13 +438,13 @@ class Timing:
     def _effort(self) -> Effort:
         return Effort(self.sampler.samples.requests, self.sampler.samples.rounds, self.seconds)
 
-    def _books(self, look: Look) -> Books:
+    def _residue_us(self, look: Look) -> Microseconds:
+        """Return the sum of the rows less the whole request, NaN if one of them has no interval."""
         found = look.estimates
         endpoint = None if self.stack.endpoint is None else found.split.get(self.stack.endpoint)
         parts = [row.us for row in look.rows if row.us is not None] + [endpoint or ZERO, found.outside]
         bounded = all(part.bounded for part in [*parts, found.whole])
-        residue_us = math.fsum(part.estimate for part in parts) - found.whole.estimate if bounded else math.nan
-        return Books(found.whole, found.outside, endpoint, residue_us)
+        return math.fsum(part.estimate for part in parts) - found.whole.estimate if bounded else math.nan
 
 
 def _depends_on(row: Row, look: Look, quantity: Quantity, bound: Microseconds) -> set[Part]:

@@ -21,7 +21,7 @@ from ..asgi import loops
 from ..errors import MeasurementError, RepetitionError, ResponseError, of_the_app
 from ..interpreter.foreign_tools import garbage_collection_paused
 from ..model.estimate import Seconds
-from ..model.results import Counts, LayerReport
+from ..model.results import Counts, ResultRow
 from ..model.saves import Saves
 from ..model.stack import EntryIndex, RowIndex
 from .bypasses import Bypasses, inner_app
@@ -52,7 +52,7 @@ async def compared(timing: Timing, timed: Timed, counts: Mapping[RowIndex, Count
     if not wanted or not most_ns:
         return timed
     begin = timing.environment.clock()
-    run = Savings(timing, timed.books.total.estimate * 1000, most_ns, rounds)
+    run = Savings(timing, timed.whole.estimate * 1000, most_ns, rounds)
     saved = await run.measured([rows[row] for row in sorted(wanted)])
     layers = dict(timed.layers)
     for row in wanted:
@@ -69,7 +69,7 @@ async def compared(timing: Timing, timed: Timed, counts: Mapping[RowIndex, Count
     return replace(timed, layers=layers, effort=replace(timed.effort, requests=requests, seconds=seconds))
 
 
-def _of_the_layer(saves: Saves, report: LayerReport) -> Saves:
+def _of_the_layer(saves: Saves, report: ResultRow) -> Saves:
     """Return what leaving a layer out saves, or the reason why that is not what the layer costs."""
     return saves if saves.us is None else other_way(saves.us, report.us) or saves
 

@@ -41,6 +41,5 @@ def fitting(places: Sequence[int], needed_s: Mapping[int, Seconds], left_s: Seco
 
 def _objects(result: Result) -> int:
     """Return the objects of the whole request; 0 where they are not counted."""
-    assert result.ledger is not None
-    objects = result.ledger.total.objects
-    return objects.count if objects else 0
+    counts = result.total.counts
+    return counts.objects.count if counts and counts.objects else 0
