@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_mwbudget.comparison.allowed import EXAMPLE, LIMITABLE, parsed
+from pytest_mwbudget.comparison.allowed import EXAMPLE, LEAST_US, LIMITABLE, parsed
 from pytest_mwbudget.errors import SettingError
 from pytest_mwbudget.model.quantities import RECORDABLE
 
@@ -15,8 +15,9 @@ def test_percentages_are_of_what_the_figure_was():
     assert allowed["objects"].most(200) == pytest.approx(5.0)
 
 
-def test_a_percentage_of_nothing_and_of_a_negative_reading_is_nothing():
-    assert parsed("us:10%", "--fail")["us"].most(-0.3) == parsed("tasks:50%", "--fail")["tasks"].most(0) == 0
+def test_a_time_may_always_grow_by_what_times_cannot_show():
+    assert {parsed(text, "--fail")["us"].most(-0.3) for text in ("us:10%", "us:0", "us:0.1us")} == {LEAST_US}
+    assert parsed("tasks:50%", "--fail")["tasks"].most(0) == 0
 
 
 @pytest.mark.parametrize(

@@ -362,6 +362,12 @@ def test_growth_is_broken_only_by_the_whole_interval():
     assert broken(before, result(layer("Auth", 150.0)), "us:40us") == []
 
 
+def test_a_time_may_grow_by_what_times_cannot_show():
+    before, grown, by_more = (result(layer("Auth", Estimate(us, us - 0.01, us + 0.01))) for us in (1.0, 1.4, 1.9))
+    assert broken(before, grown, "us:0") == []
+    assert broken(before, by_more, "us:0") == [("Auth", "us")]
+
+
 def test_counts_may_not_grow_by_one_where_none_is_allowed():
     assert broken(of(), of(objects=Count(101, 101, 101)), "objects:0") == [("Auth", "objects")]
     assert broken(of(), of(objects=Count(101, 101, 101)), "objects:1%") == []

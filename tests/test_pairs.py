@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_mwbudget.comparison.allowed import Allowed, parsed
-from pytest_mwbudget.comparison.pairs import LEAST_US, TOTAL, Change, Changes, Pair, Process, changes
+from pytest_mwbudget.comparison.allowed import LEAST_US, Allowed, parsed
+from pytest_mwbudget.comparison.pairs import TOTAL, Change, Changes, Pair, Process, changes
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.request_keys import RequestKey
 from pytest_mwbudget.model.results import Books, Count, Counts, LayerReport, Ledger, Method, RequestLine, Result

@@ -1,4 +1,4 @@
-"""How much a quantity may grow before a comparison fails, such as `us:10%,bytecodes:0`."""
+"""How much a quantity may grow before a comparison fails, such as `us:10%,bytecodes:0`, and the verdict on a change."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from typing import Literal, TypeAlias
 
 from ..config.checks import count, size
 from ..errors import SettingError, near_miss
+from ..model.estimate import Estimate, Microseconds
+from ..model.judged import Verdict
 from ..model.quantities import COUNTED, RECORDABLE, TRAITS, Quantity
 
 # `total_us` is the time of the whole request, the other quantities are those of a layer.
 Compared: TypeAlias = Quantity | Literal["total_us"]
 LIMITABLE: tuple[Compared, ...] = (*RECORDABLE, "total_us")
+# Times do not tell a smaller change from none, neither as a failure nor as a success (docs/decisions/0030).
+LEAST_US: Microseconds = 0.5
 EXAMPLE = "us:10%,bytecodes:0"
 
 _TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(us|µs|μs|ms)?", re.IGNORECASE)
@@ -26,22 +30,28 @@ class Growth:
     """How much a quantity may grow: by `percent` of what it was, or by `amount` in its own unit.
 
     Exactly one of the two is set. The unit is microseconds for times, a number for counts. `said` is the amount as the
-    user wrote it.
+    user wrote it. It is never less than `least`, in the same unit.
     """
 
     said: str
     percent: float | None = None
     amount: float | None = None
+    least: float = 0.0
 
     def most(self, before: float) -> float:
         """Return the largest growth that is allowed for a figure that was `before`."""
         if self.amount is not None:
-            return self.amount
+            return max(self.least, self.amount)
         assert self.percent is not None
-        return max(0.0, before) * self.percent / 100
+        return max(self.least, before * self.percent / 100)
 
 
 Allowed: TypeAlias = Mapping[Compared, Growth]
+
+
+def judge_growth(change: Estimate, most: float) -> Verdict:
+    """Judge a change with its interval by the largest growth that is allowed."""
+    return "fail" if change.low > most else "pass" if change.high <= most else "undecided"
 
 
 def parsed(text: str, where: str) -> Allowed:
@@ -72,16 +82,17 @@ def parsed(text: str, where: str) -> Allowed:
 
 
 def _growth(quantity: Compared, said: str, where: str) -> Growth:
-    percent = _PERCENT.fullmatch(said)
+    percent, least = _PERCENT.fullmatch(said), 0.0 if quantity in COUNTED else LEAST_US
     if percent is not None:
-        return Growth(said, percent=_finite(percent[1], said, where))
+        return Growth(said, percent=_finite(percent[1], said, where), least=least)
     if quantity not in COUNTED:
         time = _TIME.fullmatch(said)
         if time is None:
             raise SettingError(
                 f"{where} is {said!r}; give a percentage or microseconds, 0 or more, for example 10% or 5us"
             )
-        return Growth(said, amount=_finite(time[1], said, where) * (1000 if (time[2] or "").lower() == "ms" else 1))
+        us = _finite(time[1], said, where) * (1000 if (time[2] or "").lower() == "ms" else 1)
+        return Growth(said, amount=us, least=least)
     sized = TRAITS[quantity].format == "size"
     try:
         return Growth(said, amount=size(said, where) if sized else count(said, where))

@@ -9,7 +9,7 @@ from typing import cast
 from ..model.changes import Change
 from ..model.results import Result
 from ..model.stack import ENDPOINT, OUTSIDE, TOTAL
-from .allowed import Allowed, Compared, Growth
+from .allowed import Allowed, Compared, Growth, judge_growth
 from .changes import changes, comparable, differences
 from .figures import figures_of, is_part
 from .merging import Merged, Place
@@ -95,7 +95,7 @@ def offences(comparison: Comparison, allowed: Allowed) -> Iterator[Offence]:
         if quantity is None or growth is None or change.change is None or change.before is None:
             continue
         most = growth.most(change.before.high)
-        if change.change.low > most:
+        if judge_growth(change.change, most) == "fail":
             yield Offence(pair, change, quantity, growth, most)
 
 

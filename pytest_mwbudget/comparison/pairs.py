@@ -15,14 +15,12 @@ from ..model.quantities import COUNTED, RECORDABLE, TRAITS, CountedQuantity
 from ..model.request_keys import RequestKey
 from ..model.results import Count, Counts, Method, Result, Verdict
 from ..model.stack import ENDPOINT, OUTSIDE, TOTAL
-from .allowed import Allowed, Compared
+from .allowed import LEAST_US, Allowed, Compared, judge_growth
 
 Word: TypeAlias = Literal["more", "less", "same", "undecided", "new", "gone"]
 
 # The intervals of all rows hold jointly, over all looks, with this probability of an error.
 ALPHA = 0.01
-# Times do not tell a smaller change from none, neither as a failure nor as a success (docs/decisions/0030).
-LEAST_US: Microseconds = 0.5
 # Without a limit a row is known well enough when its interval reaches no farther than this share, or LEAST_US.
 NARROW_SHARE = 0.05
 # If a count varies by itself from process to process, this many pairs all go up, or all go down, in 1 of 128 cases. A
@@ -171,10 +169,7 @@ def _judged(change: Change, allowed: Allowed) -> Change:
     if change.word in ("new", "gone"):
         return change  # what is new has not grown; the total contains it
     most = growth.most(change.before or 0.0)
-    if change.timed:
-        most = max(most, LEAST_US)
-    verdict: Verdict = "fail" if change.by.low > most else "pass" if change.by.high <= most else "undecided"
-    return replace(change, most=most, verdict=verdict)
+    return replace(change, most=most, verdict=judge_growth(change.by, most))
 
 
 # ---- times ----------------------------------------------------------------------------------------------------------
