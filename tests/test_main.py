@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import re
@@ -68,17 +67,6 @@ def test_every_result_can_be_rendered(name: str, stored: str, capsys: pytest.Cap
     Path(stored).write_text(json.dumps(document([to_json(RESULTS[name], NODEID)])), encoding="utf-8")
     assert main(["render", stored]) == 0
     assert capsys.readouterr().out.startswith(f"{NODEID} GET /health?q=ü ")
-
-
-def test_a_result_of_an_earlier_release_is_read(stored: str) -> None:
-    pytest.importorskip("jinja2")
-    earlier = copy.deepcopy({**DATA, "created": None})
-    del earlier["created"]
-    for measurement in earlier["measurements"]:
-        del measurement["profile"], measurement["advice"]
-    Path(stored).write_text(json.dumps(earlier), encoding="utf-8")
-    files = [f"--{output.name}=mw.{output.name}" for output in pytest_mwbudget.session.artifacts.RENDERED]
-    assert main(["render", stored, *files]) == 0
 
 
 def without(data: dict[str, Any], key: str) -> dict[str, Any]:

@@ -421,18 +421,6 @@ def test_a_profile_comes_back_with_its_functions() -> None:
     assert there_and_back(replace(RESULT, profile=profile)).profile == profile
 
 
-def test_a_result_from_before_the_slowdown_was_told_is_read() -> None:
-    data = to_json(RESULT, "t")
-    del data["slowdown"]
-    assert from_json(data) == replace(RESULT, slowdown=None)
-
-
-def test_a_result_from_before_there_were_profiles_is_read() -> None:
-    data = to_json(RESULT, "t")
-    del data["profile"], data["advice"]
-    assert from_json(data) == RESULT
-
-
 def test_advice_is_that_of_the_result() -> None:
     layer = replace(RESULT.layers[0], us=Estimate(400.0, 399.0, 401.0))
     found = replace(

@@ -224,9 +224,6 @@ def test_the_json_keeps_it() -> None:
     assert (
         misfits(json.loads(json.dumps(document([to_json(replace(RESULT, surveyed=True), "test")], [OUT], RUN)))) == []
     )
-    del stored["survey"], stored["measurements"][0]["surveyed"]
-    assert surveyed(stored) is None
-    assert not measured(stored)[0][1].surveyed
 
 
 def test_the_page_has_the_layers_over_all_routes_and_what_ran_twice() -> None:

@@ -13,33 +13,30 @@ from typing import Any, cast
 
 from ..model.changes import Change, Since
 from ..model.endpoint import EndpointReport, Observed
-from ..model.estimate import Estimate
-from ..model.messages import Messages, PerMessage
-from ..model.quantities import EXECUTED, PROCESS_WIDE, TAILS, TRAITS
+from ..model.load import LayerLoad, Load
+from ..model.messages import Messages
+from ..model.quantities import PROCESS_WIDE, TRAITS
 from ..model.results import (
     FRAMES,
     Count,
     Counts,
     Effort,
     Frame,
-    HotFunction,
     Judged,
     Occupation,
     Profile,
     Recorded,
-    RecordedLimit,
-    RepeatedTest,
     RequestLine,
     Result,
     ResultRow,
     SurveyRun,
 )
-from ..model.runs import Commit, Provenance, Run
+from ..model.runs import Provenance, Run
 from ..model.saves import Saves
-from ..model.stack import Layer, Origin
+from ..model.stack import Layer
 from ..model.tails import Tails
 from ..model.trend import Trend
-from .load_json import read_layer_load, read_load
+from .records import estimate, record
 from .table import UNREAD, Row
 from .view import view
 
@@ -51,8 +48,8 @@ PACKAGES = (
 )
 # The counts of a row that have a key of their own, each with the key of its kinds.
 KINDS = {name: traits.kinds for name, traits in TRAITS.items() if traits.counted and name not in ("received", "sent")}
-NOT_YET = "the file was written by a version that did not count it"
-# The fields of a layer that have the same name in the JSON.
+# The fields of a result and of a layer that have the same name in the JSON.
+OF_RESULT = ("status", "route", "surveyed", "loop", "slowdown", "reference_ns", "verdict", "disturbed")
 OF_LAYER = ("index", "name", "qualname", "kind", "entered", "runs_task", "merged_with", "merged_because")
 
 
@@ -256,114 +253,71 @@ def measured(document: Mapping[str, Any]) -> list[tuple[str, Result]]:
 
 
 def run_of(document: Mapping[str, Any]) -> Run:
-    """Read what the run was made of and where. Files of the first releases do not say processor, seed and commit."""
-    environment, commit = document["environment"], document.get("commit")
-    return Run(
-        created=document.get("created"),
-        **{key: environment[key] for key in ("python", "implementation", "platform", "loop", "packages")},
-        provenance=Provenance(
-            Commit(**commit) if commit else None, environment.get("processor"), environment.get("hash_seed")
-        ),
-    )
+    """Read what the run was made of and where."""
+    made = {**document["environment"], "commit": document["commit"]}
+    return record(Run, {**made, "created": document["created"], "provenance": made})
 
 
 def compared(document: Mapping[str, Any]) -> Since | None:
     """Read which run a run was compared with, None if it was compared with none."""
-    data = document.get("comparison")
-    if data is None:
-        return None
-    commit = data["commit"]
-    lists = {key: tuple(found) for key, found in data.items() if isinstance(found, list)}
-    return Since(**{**data, **lists, "commit": Commit(**commit) if commit else None})
+    data = document["comparison"]
+    return data and record(Since, data)
 
 
 def left_out(document: Mapping[str, Any]) -> list[tuple[str, RequestLine, str]]:
     """Read the requests that were not measured: the id of the test, the request, the reason."""
-    return [(one["nodeid"], RequestLine(**one["request"]), one["reason"]) for one in document.get("left_out", ())]
+    return [(one["nodeid"], RequestLine(**one["request"]), one["reason"]) for one in document["left_out"]]
 
 
 def surveyed(document: Mapping[str, Any]) -> SurveyRun | None:
     """Read what the survey of the run did, None if it was none."""
-    data = document.get("survey")
-    if data is None:
-        return None
-    repeated = tuple(RepeatedTest(**one) for one in data["repeated"])
-    return SurveyRun(**{**data, "repeated": repeated, "unknown_clients": tuple(data["unknown_clients"])})
+    data = document["survey"]
+    return data and record(SurveyRun, data)
 
 
 def from_json(data: Mapping[str, Any]) -> Result:
     """Read the result that `to_json` wrote. Advice is not read but derived from the result again."""
-    ledger = data["ledger"]
-    why = {**dict.fromkeys([key for key in EXECUTED if key not in ledger["total"]], NOT_YET), **ledger["why"]}
-    timed = data["total_us"] is not None
+    why, timed = data["ledger"]["why"], data["total_us"] is not None
     return Result(
-        request=RequestLine(**data["request"]),
-        status=data["status"],
-        route=data.get("route"),
-        surveyed=data.get("surveyed", False),
-        place=data.get("budget_place", "marker"),
-        loop=data["loop"],
+        request=record(RequestLine, data["request"]),
+        **{key: data[key] for key in OF_RESULT},
+        place=data["budget_place"],
         layers=tuple(_read_layer(layer, why) for layer in data["layers"]),
         frames=_read_frames(data),
-        counted=ledger["requests"],
+        counted=data["ledger"]["requests"],
         uncounted=why,
         residue_us=_read(data["residue_us"], math.nan) if timed else None,
         floor_us=_read(data["floor_us"], math.inf) if timed else None,
-        slowdown=data.get("slowdown"),  # files of the first releases lack slowdown, profile and disturbed
-        reference_ns=data.get("reference_ns"),
-        effort=Effort(data["requests"], data["rounds"], data["seconds"]) if timed else None,
-        endpoint=_read_endpoint(data["endpoint"], why) if data.get("endpoint") else None,
-        recorded=_read_recorded(data["recorded"]) if data.get("recorded") else None,
-        verdict=data["verdict"],
+        effort=record(Effort, data) if timed else None,
+        endpoint=data["endpoint"] and _read_endpoint(data["endpoint"], why),
+        recorded=data["recorded"] and record(Recorded, data["recorded"]),
         notes=tuple(data["notes"]),
-        disturbed=data.get("disturbed"),
-        profile=_read_profile(data["profile"]) if data.get("profile") else None,
-        changes=tuple(map(_read_change, data.get("changes", ()))),
-        load=read_load(data["load"]) if data.get("load") else None,
+        profile=data["profile"] and record(Profile, data["profile"]),
+        changes=tuple(record(Change, one) for one in data["changes"]),
+        load=data["load"] and record(Load, data["load"]),
     )
 
 
 def _read_frames(data: Mapping[str, Any]) -> dict[Frame, ResultRow]:
     total = {"bound": data["total_budget_us"], "verdict": data["total_verdict"], "reason": data["total_reason"]}
     judged = {
-        "outside": data.get("outside"),
-        "endpoint": (data.get("endpoint") or {}).get("judged"),
+        "outside": data["outside"],
+        "endpoint": data["endpoint"] and data["endpoint"]["judged"],
         "total": total if data["total_verdict"] is not None else None,
     }
     found: dict[Frame, ResultRow] = {}
     for frame in FRAMES:
         us, counts, budget = data[f"{frame}_us"], data["ledger"][frame], judged[frame]
         if us or counts or budget:
-            row = ResultRow.of_frame(frame, us and _read_estimate(us), Judged(**budget) if budget else None)
+            row = ResultRow.of_frame(frame, us and estimate(us), budget and record(Judged, budget))
             found[frame] = replace(row, counts=counts and _read_counts(counts))
     return found
 
 
 def _read_endpoint(data: Mapping[str, Any], why: Mapping[str, str]) -> EndpointReport:
     parts = tuple(_read_layer(part, why) for part in data["parts"])
-    return EndpointReport(parts, data["closed"], tuple(data["notes"]), _read_observed(data["observed"]))
-
-
-def _read_observed(data: Mapping[str, Any] | None) -> Observed | None:
-    if data is None:
-        return None
-    observed = Observed(**data)
-    return replace(observed, stand_ins=tuple(observed.stand_ins), models=tuple(observed.models))
-
-
-def _read_change(data: Mapping[str, Any]) -> Change:
-    estimates = {key: data[key] and _read_estimate(data[key]) for key in ("before", "after", "change")}
-    return Change(**{**data, **estimates})
-
-
-def _read_recorded(data: Mapping[str, Any]) -> Recorded:
-    limits = tuple(RecordedLimit(**one) for one in data["limits"])
-    return Recorded(**{**data, "limits": limits, "changed": tuple(data["changed"])})
-
-
-def _read_profile(data: Mapping[str, Any]) -> Profile:
-    hottest = {int(index): tuple(HotFunction(**one) for one in found) for index, found in data["hottest"].items()}
-    return Profile(**{**data, "hottest": hottest})
+    observed = data["observed"] and record(Observed, data["observed"])
+    return EndpointReport(parts, data["closed"], tuple(data["notes"]), observed)
 
 
 def _read_layer(data: Mapping[str, Any], everywhere: Mapping[str, str]) -> ResultRow:
@@ -371,69 +325,43 @@ def _read_layer(data: Mapping[str, Any], everywhere: Mapping[str, str]) -> Resul
     occupation = None
     if data["busy_interval_us"] is not None:
         busy = dict(zip(("estimate", "low", "high"), (data["busy_us"], *data["busy_interval_us"]), strict=True))
-        occupation = Occupation(_read_estimate(busy), data["wait_us"], data["cpu_us"], data["blocking"])
+        occupation = Occupation(estimate(busy), data["wait_us"], data["cpu_us"], data["blocking"])
     own = {key: why for key, why in data["why"].items() if key in PROCESS_WIDE and key not in everywhere}
     return ResultRow(
-        Layer(
-            **{key: data[key] for key in OF_LAYER},
-            origin=Origin(**data["origin"]) if data.get("origin") else None,
-            adapts=data.get("adapts"),
-        ),
-        data["us"] and _read_estimate(data["us"]),
+        record(Layer, data),
+        data["us"] and estimate(data["us"]),
         data["method"],
         occupation,
         _read_counts({**data, "why": own}) if data["messages"] is not None else None,
-        {quantity: Judged(**found) for quantity, found in data["budgets"].items()},
-        _read_messages(data["per_message"]) if data.get("per_message") else None,
+        {quantity: record(Judged, found) for quantity, found in data["budgets"].items()},
+        data["per_message"] and record(Messages, data["per_message"]),
         _read_saves(data),
-        read_layer_load(data["load"]) if data.get("load") else None,
-        _read_tails(data["tails"]) if data.get("tails") else None,
-        _read_trend(data["trend"]) if data.get("trend") else None,
+        data["load"] and record(LayerLoad, data["load"]),
+        data["tails"] and record(Tails, data["tails"]),
+        data["trend"] and record(Trend, data["trend"]),
     )
 
 
 def _read_saves(data: Mapping[str, Any]) -> Saves | None:
     """Read what leaving a layer out saves; None where nobody measured it."""
-    us, why = data.get("saves_us"), data["why"].get("saves_us")
-    if us is None and (data["us"] is None or why in (None, UNREAD)):
+    us, why = data["saves_us"], data["why"].get("saves_us")
+    if us is None and (data["us"] is None or why == UNREAD):
         return None
-    return Saves(us and _read_estimate(us), why)
-
-
-def _read_messages(data: Mapping[str, Any]) -> Messages:
-    sent, received = (
-        one and PerMessage(one["count"], _read_estimate(one["us"])) for one in (data["sent"], data["received"])
-    )
-    return Messages(sent, received, data["first_byte"] and _read_estimate(data["first_byte"]))
-
-
-def _read_trend(data: Mapping[str, Any]) -> Trend:
-    us = data["us_per_1000"]
-    kept = {key: value for key, value in data.items() if key != "grows"}
-    return Trend(**{**kept, "us_per_1000": us and _read_estimate(us)})
-
-
-def _read_tails(data: Mapping[str, Any]) -> Tails:
-    percentiles: dict[str, Any] = {key: data[key] and _read_estimate(data[key]) for key in TAILS}
-    return Tails(**{**data, **percentiles})
+    return Saves(us and estimate(us), why)
 
 
 def _read_counts(data: Mapping[str, Any]) -> Counts:
-    counts: dict[str, Any] = {key: _read_count(data.get(key), kinds) for key, kinds in KINDS.items()}
+    counts: dict[str, Any] = {key: _read_count(data[key], kinds) for key, kinds in KINDS.items()}
     received, sent = (Count(*[data["messages"][key]] * 3) for key in ("receive", "send"))
     own_types = tuple(data["own_types"] or ())
-    ranges = {quantity: (low, high) for quantity, (low, high) in (data.get("ranges") or {}).items()}
-    return Counts(**counts, received=received, sent=sent, own_types=own_types, why=data.get("why", {}), ranges=ranges)
+    ranges = {quantity: (low, high) for quantity, (low, high) in data["ranges"].items()}
+    return Counts(**counts, received=received, sent=sent, own_types=own_types, why=data["why"], ranges=ranges)
 
 
 def _read_count(data: Mapping[str, Any] | None, kinds: str | None) -> Count | None:
     if data is None:
         return None
     return Count(data["count"], data["low"], data["high"], data[kinds] if kinds else {})
-
-
-def _read_estimate(data: Mapping[str, float | None]) -> Estimate:
-    return Estimate(_read(data["estimate"], 0.0), _read(data["low"], -math.inf), _read(data["high"], math.inf))
 
 
 def _read(value: float | None, otherwise: float) -> float:

@@ -22,12 +22,12 @@ def merged_documents(documents: Mapping[str, Mapping[str, Any]]) -> tuple[dict[s
     measurements = [
         to_json(one.result, _nodeid(place, several=times[place.key] > 1)) for place, one in found.requests.items()
     ]
-    left_out = [one for other in documents.values() for one in other.get("left_out", ())]
+    left_out = [one for other in documents.values() for one in other["left_out"]]
     whole = document(measurements, left_out, _survey(filter(None, map(surveyed, documents.values()))))
-    commits = [other.get("commit") for other in documents.values()]
+    commits = [other["commit"] for other in documents.values()]
     return {
         **whole,
-        "created": max((one.get("created") or "" for one in documents.values()), default=""),
+        "created": max((one["created"] or "" for one in documents.values()), default=""),
         "environment": _environment([one["environment"] for one in documents.values()]),
         "commit": commits[0] if all(commit == commits[0] for commit in commits) else None,
     }, found.repeated

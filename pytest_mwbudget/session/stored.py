@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from ..comparison.merging import StoredRun
 from ..errors import MwBudgetError, SettingError, described, near_miss
-from ..report.json import SCHEMA, encodable, measured, run_of, to_json
+from ..report.json import SCHEMA, compared, encodable, left_out, measured, run_of, surveyed, to_json
 from ..report.merged import merged_documents
 
 # The directory of saved runs below that of `mw_budget_dir`.
@@ -20,9 +20,7 @@ NAME = re.compile(r"\w[\w.+-]*", re.ASCII)
 REMEDY = "give a file that --mw-budget-json wrote"
 # The errors that reading and rendering raise for data of another shape.
 MISSHAPEN = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-ENVIRONMENT = ("python", "implementation", "platform", "loop", "packages")
-# Keys that files of earlier releases lack.
-LATER = ("processor", "hash_seed")
+ENVIRONMENT = ("python", "implementation", "platform", "loop", "packages", "processor", "hash_seed")
 
 
 def misshapen(source: object, error: Exception) -> MwBudgetError:
@@ -53,8 +51,9 @@ def read(source: Path) -> Mapping[str, Any]:
 
 def whole(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return the document as this version writes it; raises an error of MISSHAPEN if parts are missing."""
-    said = found["environment"]
-    environment = {key: said[key] for key in ENVIRONMENT} | {key: said.get(key) for key in LATER}
+    for part in (run_of, left_out, surveyed, compared):
+        part(found)
+    environment = {key: found["environment"][key] for key in ENVIRONMENT}
     measurements = [to_json(result, nodeid) for nodeid, result in measured(found)]
     return cast("dict[str, Any]", encodable({**found, "environment": environment, "measurements": measurements}))
 
