@@ -34,11 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     status = 0
     try:
         if said.command in ("measure", "load", "compare", "versus"):
-            status = import_module(f".{said.command}_command", __package__).main(vars(said))
+            status = import_module(f".commands.{said.command}", __package__).main(vars(said))
         elif said.command == "budgets":
-            from . import budgets_command
+            from .commands import budgets
 
-            budgets_command.merge(said.file, said.output, said.base)
+            budgets.merge(said.file, said.output, said.base)
         elif said.command == "explain":
             _explain(said.id)
         else:

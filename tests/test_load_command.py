@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import pytest_mwbudget.load.server
-from pytest_mwbudget import load_command
 from pytest_mwbudget.__main__ import main
+from pytest_mwbudget.commands import load
 from pytest_mwbudget.timing.run import Environment
 from pytest_mwbudget.timing.schedule import Schedule
 
@@ -59,7 +59,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.delitem(sys.modules, "loaded_shop", raising=False)
     quick = functools.partial(Environment, schedule=Schedule(**FAST))
-    monkeypatch.setattr(load_command, "Environment", quick)
+    monkeypatch.setattr(load, "Environment", quick)
     return tmp_path
 
 

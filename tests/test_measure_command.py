@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pytest_mwbudget import measure_command
 from pytest_mwbudget.__main__ import main
+from pytest_mwbudget.commands import measure
 from pytest_mwbudget.timing.schedule import Schedule
 
 from .apps import FAST, needs
@@ -27,7 +27,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     Path(tmp_path, f"{name}.py").write_text(APP, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(measure_command, "Schedule", lambda: Schedule(**FAST))
+    monkeypatch.setattr(measure, "Schedule", lambda: Schedule(**FAST))
     return name
 
 
@@ -266,7 +266,7 @@ def test_an_interrupt_leaves_what_is_known(
     def interrupt(*arguments: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(measure_command.Measuring, "time", interrupt)
+    monkeypatch.setattr(measure.Measuring, "time", interrupt)
     assert main(["measure", f"{shop}:app", "/health"]) == 130
     assert "GET /health no budget: 21 requests counted" in capsys.readouterr().out
     assert logged()[-1] == "shutdown"

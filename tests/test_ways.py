@@ -581,13 +581,13 @@ def test_no_client_hides_what_a_request_enters(pytester: pytest.Pytester) -> Non
 def test_a_survey_and_the_command_say_it_too(
     pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pytest_mwbudget import measure_command
     from pytest_mwbudget.__main__ import main
+    from pytest_mwbudget.commands import measure
     from pytest_mwbudget.timing.schedule import Schedule
 
     pytester.makepyfile(ways_shop=SHOP)
     pytester.syspathinsert()
-    monkeypatch.setattr(measure_command, "Schedule", lambda: Schedule(**FAST))
+    monkeypatch.setattr(measure, "Schedule", lambda: Schedule(**FAST))
     assert main(["measure", "ways_shop:cached", "GET /", "--time", "3", "--json", "out.json"]) == 0
     assert "Requests take different ways" in Path("out.json").read_text() + capsys.readouterr().out
     pytester.makepyfile(SHOP.partition("@pytest.mark")[0] + "def test_it():\n    TestClient(cached).get('/')\n")

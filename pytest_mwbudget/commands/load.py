@@ -9,27 +9,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .asgi import loops
-from .asgi.app import NamedApp
-from .asgi.request import build_request
-from .config.budgets import Budgets
-from .config.checks import check, clients, seconds
-from .config.settings import Settings, Under
-from .engine import measure
-from .errors import MwBudgetError, described, of_the_app
-from .load.run import require_loop
-from .load.server import require_server
-from .measure_command import FAILED, PASSED, add_end_of, files_of, header, output_apart
-from .model.quantities import RPS_SHARE
-from .model.remedies import TimeOption
-from .model.results import Measurement
-from .report.json import document, to_json
-from .report.terminal import run
-from .report.text import printable
-from .session.provenance import provenance
-from .session.turns import Turns
-from .timing.run import Environment
-from .workload.requests import Wanted, parsed
+from ..asgi import loops
+from ..asgi.app import NamedApp
+from ..asgi.request import build_request
+from ..config.budgets import Budgets
+from ..config.checks import check, clients, seconds
+from ..config.settings import Settings, Under
+from ..engine import measure
+from ..errors import MwBudgetError, described, of_the_app
+from ..load.run import require_loop
+from ..load.server import require_server
+from ..model.quantities import RPS_SHARE
+from ..model.remedies import TimeOption
+from ..model.results import Measurement
+from ..report.json import document, to_json
+from ..report.terminal import run
+from ..report.text import printable
+from ..session.provenance import provenance
+from ..session.turns import Turns
+from ..timing.run import Environment
+from ..workload.requests import Wanted, parsed
+from .measure import FAILED, PASSED, add_end_of, files_of, header, output_apart
 
 
 def main(said: Mapping[str, Any]) -> int:

@@ -11,19 +11,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .comparison.allowed import Allowed, parsed
-from .config.checks import seconds
-from .errors import SettingError
-from .interpreter.clocks import perf_counter
-from .report.terminal import Line
-from .report.versus import Versus, markdown, terminal
-from .session.artifacts import MARKDOWN, put
-from .versus.commands import ENDINGS
-from .versus.comparing import Comparing
-from .versus.origin import Origin
-from .versus.processes import Side
-from .versus.repository import SHORT, Repository
-from .versus.worktrees import worktrees
+from ..comparison.allowed import Allowed, parsed
+from ..config.checks import seconds
+from ..errors import SettingError
+from ..interpreter.clocks import perf_counter
+from ..report.terminal import Line
+from ..report.versus import Versus, markdown, terminal
+from ..session.artifacts import MARKDOWN, put
+from ..versus.commands import ENDINGS
+from ..versus.comparing import Comparing
+from ..versus.origin import Origin
+from ..versus.processes import Side
+from ..versus.repository import SHORT, Repository
+from ..versus.worktrees import worktrees
 
 PASSED, FAILED, INTERRUPTED = 0, 1, 130
 

@@ -17,30 +17,30 @@ from tempfile import TemporaryFile
 from traceback import extract_tb
 from typing import IO, Any, TextIO
 
-from .asgi import loops
-from .asgi.app import NamedApp
-from .asgi.request import build_request
-from .config.checks import seconds
-from .config.settings import Settings, merge
-from .engine import Hosting, measure
-from .errors import EndlessError, LifespanError, MwBudgetError, SettingError, StatusError, described, report_of
-from .interpreter.clocks import perf_counter_ns
-from .model.estimate import Seconds
-from .model.remedies import TimeOption
-from .model.results import RequestLine, Result
-from .report.json import document, left_out_to_json, to_json
-from .report.matrix import matrices
-from .report.overview import matrix
-from .report.terminal import Line, run
-from .report.text import printable, shortened
-from .session.artifacts import STORED, Output, check_distinct
-from .session.provenance import provenance
-from .session.turns import Turns
-from .timing.run import NS_PER_S, Environment
-from .timing.schedule import Schedule
-from .workload.host import Host
-from .workload.requests import RequestFile, Wanted, parsed, read, workload
-from .workload.shares import fitting, most_useful_first
+from ..asgi import loops
+from ..asgi.app import NamedApp
+from ..asgi.request import build_request
+from ..config.checks import seconds
+from ..config.settings import Settings, merge
+from ..engine import Hosting, measure
+from ..errors import EndlessError, LifespanError, MwBudgetError, SettingError, StatusError, described, report_of
+from ..interpreter.clocks import perf_counter_ns
+from ..model.estimate import Seconds
+from ..model.remedies import TimeOption
+from ..model.results import RequestLine, Result
+from ..report.json import document, left_out_to_json, to_json
+from ..report.matrix import matrices
+from ..report.overview import matrix
+from ..report.terminal import Line, run
+from ..report.text import printable, shortened
+from ..session.artifacts import STORED, Output, check_distinct
+from ..session.provenance import provenance
+from ..session.turns import Turns
+from ..timing.run import NS_PER_S, Environment
+from ..timing.schedule import Schedule
+from ..workload.host import Host
+from ..workload.requests import RequestFile, Wanted, parsed, read, workload
+from ..workload.shares import fitting, most_useful_first
 
 # A request is timed for at least this long, or not at all.
 LEAST_S: Seconds = 0.15

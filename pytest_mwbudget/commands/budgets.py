@@ -6,10 +6,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .errors import SettingError
-from .limits.file import LimitsFile, parsed, text_of
-from .limits.merging import merged
-from .session.artifacts import put
+from ..errors import SettingError
+from ..limits.file import LimitsFile, parsed, text_of
+from ..limits.merging import merged
+from ..session.artifacts import put
 
 
 def merge(files: Sequence[str], output: str | None, base: str | None) -> None:

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .comparison.allowed import parsed
-from .comparison.comparing import compare
-from .comparison.merging import merged
-from .config.table import SETTINGS
-from .report.comparison import lines, markdown
-from .session.artifacts import MARKDOWN, check_distinct, put
-from .session.comparison import since_of
-from .session.stored import files_in, located, stored_runs
+from ..comparison.allowed import parsed
+from ..comparison.comparing import compare
+from ..comparison.merging import merged
+from ..config.table import SETTINGS
+from ..report.comparison import lines, markdown
+from ..session.artifacts import MARKDOWN, check_distinct, put
+from ..session.comparison import since_of
+from ..session.stored import files_in, located, stored_runs
 
 SAME, GROWN = 0, 1
 
