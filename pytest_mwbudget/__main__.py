@@ -30,20 +30,20 @@ MOST_COLUMNS = 100
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit status: 2 after an error; `measure` and `compare` have others, too."""
-    said = _said(arguments)
+    command_line = _said(arguments)
     status = 0
     try:
-        if said.command in ("measure", "load", "compare", "versus"):
-            status = import_module(f".commands.{said.command}", __package__).main(vars(said))
-        elif said.command == "budgets":
+        if command_line.command in ("measure", "load", "compare", "versus"):
+            status = import_module(f".commands.{command_line.command}", __package__).main(vars(command_line))
+        elif command_line.command == "budgets":
             from .commands import budgets
 
-            budgets.merge(said.file, said.output, said.base)
-        elif said.command == "explain":
-            _explain(said.id)
+            budgets.merge(command_line.file, command_line.output, command_line.base)
+        elif command_line.command == "explain":
+            _explain(command_line.id)
         else:
-            files = {name: path for name, path in vars(said).items() if path is not None}
-            _render([Path(source) for source in said.result], files)
+            files = {name: path for name, path in vars(command_line).items() if path is not None}
+            _render([Path(source) for source in command_line.result], files)
         sys.stdout.flush()
     except MwBudgetError as error:
         print(f"error: {report_of(error)}", file=sys.stderr)
@@ -63,14 +63,15 @@ def _said(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = _parser()
     given = list(sys.argv[1:] if arguments is None else arguments)
     own, behind = _split(given) if given[:1] == ["versus"] else (given, [])
-    said, rest = parser.parse_known_args(own)
-    said.pytest = behind
-    if said.command in ("measure", "versus"):  # before Python 3.12, argparse does not take a REQUEST behind an option
-        said.request += [one for one in rest if not one.startswith("-")]
-        rest = [one for one in rest if one.startswith("-")]
+    command_line, rest = parser.parse_known_args(own)
+    command_line.pytest = behind
+    # Before Python 3.12, argparse does not take a REQUEST behind an option.
+    if command_line.command in ("measure", "versus"):
+        command_line.request += [argument for argument in rest if not argument.startswith("-")]
+        rest = [argument for argument in rest if argument.startswith("-")]
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    return said
+    return command_line
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -187,10 +188,12 @@ def _explain(message_id: str | None) -> None:
     print(pages.shown(message_id, width), end="")
 
 
-def _render(sources: Sequence[Path], said: Mapping[str, str]) -> None:
+def _render(sources: Sequence[Path], path_options: Mapping[str, str]) -> None:
     """Write the files, or print the tables, after everything has been rendered."""
-    options = {output: f"--{output.name}={said[output.name]!r}" for output in RENDERED if output.name in said}
-    paths = {output: Path(said[output.name]) for output in options}
+    options = {
+        output: f"--{output.name}={path_options[output.name]!r}" for output in RENDERED if output.name in path_options
+    }
+    paths = {output: Path(path_options[output.name]) for output in options}
     files = [file for source in sources for file in files_in(source)]
     check_distinct(
         {repr(str(file)): file for file in files} | {options[output]: path for output, path in paths.items()}
@@ -198,7 +201,7 @@ def _render(sources: Sequence[Path], said: Mapping[str, str]) -> None:
     for output, option in options.items():
         output.check_package(option)
     document, notes = together_of(files)
-    history, broken = _history(said.get("history"), drawn=HTML in paths)
+    history, broken = _history(path_options.get("history"), drawn=HTML in paths)
     try:
         texts = {output: output.render(document, path, history) for output, path in paths.items()}
         tables = [] if texts else _tables(document)
@@ -214,25 +217,25 @@ def _render(sources: Sequence[Path], said: Mapping[str, str]) -> None:
         print(line)
 
 
-def _history(said: str | None, *, drawn: bool) -> tuple[Sequence[HistoryRun], Sequence[str]]:
+def _history(path: str | None, *, drawn: bool) -> tuple[Sequence[HistoryRun], Sequence[str]]:
     """Read the history for the page, and say which of its lines are broken."""
-    if said is None:
+    if path is None:
         return (), ()
     if not drawn:
-        raise SettingError(f"--history={said!r} is drawn on the HTML page; add --html=PATH", message_id="file")
+        raise SettingError(f"--history={path!r} is drawn on the HTML page; add --html=PATH", message_id="file")
     try:
-        return read_history(Path(said))
+        return read_history(Path(path))
     except OSError as error:
         remedy = "give a file that --mw-budget-history wrote"
-        raise SettingError(f"--history={said!r} cannot be read: {error}; {remedy}", message_id="file") from None
+        raise SettingError(f"--history={path!r} cannot be read: {error}; {remedy}", message_id="file") from None
 
 
 def _tables(document: Mapping[str, Any]) -> list[str]:
     environment = document["environment"]
     python = f"{environment['implementation']} {environment['python']}"
-    width, found = shutil.get_terminal_size().columns, measured(document)
-    lines = [*run([(nodeid, result) for nodeid, result in found if not result.surveyed], python, width)]
-    lines += together(surveyed(document), [result for _, result in found], left_out(document), width)
+    width, results = shutil.get_terminal_size().columns, measured(document)
+    lines = [*run([(nodeid, result) for nodeid, result in results if not result.surveyed], python, width)]
+    lines += together(surveyed(document), [result for _, result in results], left_out(document), width)
     return [line.text for line in lines]
 
 

@@ -51,13 +51,13 @@ from .timing.trend import Served
 # ---- budgets ----------------------------------------------------------------------------------------------------
 
 
-def bounded_layers(stack: Stack, said: Budgets) -> tuple[Bounded, ...]:
+def bounded_layers(stack: Stack, all_budgets: Budgets) -> tuple[Bounded, ...]:
     """Return every layer of the stack with the budgets that apply to it.
 
     Default budgets apply to layers that the request enters, a budget by name also to others. Raises LayerNameError for
     a budget that names no layer.
     """
-    assigned = budgets.assign(said, [layer for _, layer in stack.layers])
+    assigned = budgets.assign(all_budgets, [layer for _, layer in stack.layers])
     alone = [
         Bounded(
             entry,
@@ -65,10 +65,10 @@ def bounded_layers(stack: Stack, said: Budgets) -> tuple[Bounded, ...]:
             {
                 quantity: most
                 for quantity, most in assigned.get(layer.index, {}).items()
-                if layer.entered or budgets.named(said, layer, quantity)
+                if layer.entered or budgets.named(all_budgets, layer, quantity)
             },
             by_name=frozenset(
-                quantity for quantity in assigned.get(layer.index, {}) if budgets.named(said, layer, quantity)
+                quantity for quantity in assigned.get(layer.index, {}) if budgets.named(all_budgets, layer, quantity)
             ),
         )
         for entry, layer in stack.layers
@@ -86,7 +86,7 @@ def _together(bounded: Bounded, layers: Sequence[Bounded], stack: Stack) -> Toge
     others = [other for other in layers if other.layer.merged_with == name]
     if not others:
         return None
-    all_of_them = [one.bounds for one in (bounded, *others)]
+    all_of_them = [each_layer.bounds for each_layer in (bounded, *others)]
     shared = set.intersection(*map(set, all_of_them))
     names = " and ".join(other.layer.name for other in others)
     return Together(
@@ -95,22 +95,22 @@ def _together(bounded: Bounded, layers: Sequence[Bounded], stack: Stack) -> Toge
     )
 
 
-def bounded_parts(stack: Stack, said: Budgets) -> tuple[Bounded, ...]:
+def bounded_parts(stack: Stack, all_budgets: Budgets) -> tuple[Bounded, ...]:
     """Return every part of the endpoint with the budgets that apply to it.
 
     A part with a budget that the request did not come to has no entry, and so has every part of a closed endpoint.
     Raises LayerNameError for a budget that names no part of an opened endpoint.
     """
     layers = [layer for _, layer in stack.parts]
-    absent = [name for name in budgets.unmatched(said.of_parts, layers) if name in PARTS or not stack.parts]
+    absent = [name for name in budgets.unmatched(all_budgets.of_parts, layers) if name in PARTS or not stack.parts]
     layers += [
         Layer(RowIndex(place), name, name, "part", entered=False) for place, name in enumerate(absent, len(layers))
     ]
-    for name in budgets.unmatched(said.of_parts, layers):
+    for name in budgets.unmatched(all_budgets.of_parts, layers):
         raise LayerNameError(budgets.no_such_part(name, layers))
-    assigned = budgets.assign(said.of_parts, layers)
+    assigned = budgets.assign(all_budgets.of_parts, layers)
     entry_of = {layer.index: entry for entry, layer in stack.parts}
-    return tuple(Bounded(entry_of.get(one.index), one, assigned.get(one.index, {})) for one in layers)
+    return tuple(Bounded(entry_of.get(part.index), part, assigned.get(part.index, {})) for part in layers)
 
 
 # ---- counts -----------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class Counted:
     @property
     def streamed(self) -> bool:
         """Whether enough messages for a cost per message pass a layer."""
-        return any(max(one.sent.count, one.received.count) >= FEWEST_MESSAGES for one in self._inside)
+        return any(max(counts.sent.count, counts.received.count) >= FEWEST_MESSAGES for counts in self._inside)
 
     @property
     def _inside(self) -> list[Counts]:
@@ -165,7 +165,7 @@ def counted(
     `why_not` says by quantity why something cannot be counted, `too_low` by owner why it was charged too little.
     """
     ways = stack.ways()
-    charges = [one for one in charges if ways.add(one.entered)] or charges
+    charges = [request for request in charges if ways.add(request.entered)] or charges
 
     def row(owners: Iterable[Owner]) -> Counts:
         return row_counts(charges, owners, why_not, too_low, executed)
@@ -173,58 +173,62 @@ def counted(
     def parts(entry: EntryIndex) -> Iterator[Owner]:
         return map(owner_of, parts_of(stack.entries, entry))
 
-    found: dict[Any, Counts] = {
+    rows: dict[Any, Counts] = {
         layer.index: row(parts(entry))
         for entry, layer in stack.layers
         if entry is not None and entry in stack.probeable
     }
-    found[OUTSIDE] = row([HARNESS, owner_of(OUTERMOST)] if stack.outside else [HARNESS])
+    rows[OUTSIDE] = row([HARNESS, owner_of(OUTERMOST)] if stack.outside else [HARNESS])
     if stack.endpoint is not None:
-        found[ENDPOINT] = row({*parts(stack.endpoint), *map(owner_of, stack.part_entries)})
+        rows[ENDPOINT] = row({*parts(stack.endpoint), *map(owner_of, stack.part_entries)})
     outermost = row([owner_of(OUTERMOST)])
     total = row(map(Owner, range(len(stack.entries) + 1)))
     total = replace(total, received=outermost.received, sent=outermost.sent)
-    notes = [*notes, *_of_rows(found, stack)]
-    found = with_own_types(found)
-    frames: dict[Frame, Counts] = {"outside": found.pop(OUTSIDE)}
-    if ENDPOINT in found:
-        frames["endpoint"] = found.pop(ENDPOINT)
+    notes = [*notes, *_of_rows(rows, stack)]
+    rows = with_own_types(rows)
+    frames: dict[Frame, Counts] = {"outside": rows.pop(OUTSIDE)}
+    if ENDPOINT in rows:
+        frames["endpoint"] = rows.pop(ENDPOINT)
     frames["total"] = total
-    sent = {entry: median_low([one.sent[owner_of(entry)] for one in charges]) for entry in stack.probeable}
-    received = {entry: median_low([one.received[owner_of(entry)] for one in charges]) for entry in stack.probeable}
+    sent = {entry: median_low([request.sent[owner_of(entry)] for request in charges]) for entry in stack.probeable}
+    received = {
+        entry: median_low([request.received[owner_of(entry)] for request in charges]) for entry in stack.probeable
+    }
     received = {entry: count for entry, count in received.items() if count >= FEWEST_MESSAGES}
     inside = {layer.index: row(parts(entry)) for entry, layer in stack.parts} if opened else {}
-    return Counted(found, frames, len(charges), why_not, sent, notes, received, with_own_types(inside), ways)
+    return Counted(rows, frames, len(charges), why_not, sent, notes, received, with_own_types(inside), ways)
 
 
-def counted_inside(stack: Stack, found: Counted) -> Counted:
+def counted_inside(stack: Stack, counts: Counted) -> Counted:
     """Return the counts of the endpoint's parts, as those of the layers of `Stack.inside`.
 
     What the endpoint sends is sent by the part that sends the response, past the parts round it.
     """
     assert stack.endpoint is not None
-    sent = found.sent.get(stack.endpoint, 0)
+    sent = counts.sent.get(stack.endpoint, 0)
     through = (index for index in stack.part_entries if stack.entries[index].same_send)
-    return replace(found, layers=found.parts, sent={stack.endpoint: sent, **dict.fromkeys(through, sent)}, received={})
+    return replace(
+        counts, layers=counts.parts, sent={stack.endpoint: sent, **dict.fromkeys(through, sent)}, received={}
+    )
 
 
-def _of_rows(found: Mapping[Any, Counts], stack: Stack) -> Iterator[str]:
+def _of_rows(all_counts: Mapping[Any, Counts], stack: Stack) -> Iterator[str]:
     """Say what could not be counted for single rows."""
     names = {layer.index: layer.name for _, layer in stack.layers}
     rows: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for index, counts in found.items():
+    for index, counts in all_counts.items():
         # Common beside threads and timers: budgets, HTML and JSON say it.
         steady = {quantity: why for quantity, why in counts.why.items() if not why.startswith(DIFFERS)}
         for why in dict.fromkeys(steady.values()):
             quantities = tuple(quantity for quantity in steady if steady[quantity] == why)
             rows.setdefault((why, quantities), []).append(names.get(index, index))
     for (why, quantities), named in rows.items():
-        of_rows = "all rows" if len(named) == len(found) else " and ".join([*named, TOTAL])
+        of_rows = "all rows" if len(named) == len(all_counts) else " and ".join([*named, TOTAL])
         missing = f"{', '.join(quantities)} of {of_rows} are not counted: {why}."
         yield tagged(missing, "uncountable")
 
 
-def hops(stack: Stack, found: Counted) -> Hops:
+def hops(stack: Stack, counts: Counted) -> Hops:
     """Return how often the request is handed to another thread, and back.
 
     That is as often as an entry hands a function to a thread, or calls an entry in another thread.
@@ -236,14 +240,14 @@ def hops(stack: Stack, found: Counted) -> Hops:
                 outer = nearest_probed(stack.entries, parent, stack.probeable)
                 crossings[None if outer is None else first_part(stack.entries, outer)] += 1
     rows = {
-        entry: found.layers[layer.index].threads.count
+        entry: counts.layers[layer.index].threads.count
         for entry, layer in stack.layers
-        if layer.index in found.layers and entry is not None
+        if layer.index in counts.layers and entry is not None
     }
-    if stack.endpoint is not None and "endpoint" in found.frames:
-        rows[stack.endpoint] = found.frames["endpoint"].threads.count
+    if stack.endpoint is not None and "endpoint" in counts.frames:
+        rows[stack.endpoint] = counts.frames["endpoint"].threads.count
     rows = {entry: max(rows.get(entry, 0), crossings[entry]) for entry in stack.probeable}
-    whole = max(found.frames["total"].threads.count, sum(crossings.values()))
+    whole = max(counts.frames["total"].threads.count, sum(crossings.values()))
     return Hops({entry: count for entry, count in rows.items() if count}, whole)
 
 
@@ -265,9 +269,9 @@ def trends(
     counted at all, `too_low` by owner why it was charged too little.
     """
     rows = {
-        one.layer.index: [*map(owner_of, parts_of(stack.entries, one.entry))]
-        for one in layers
-        if one.entry is not None and one.entry in stack.probeable and one.layer.entered
+        bounded.layer.index: [*map(owner_of, parts_of(stack.entries, bounded.entry))]
+        for bounded in layers
+        if bounded.entry is not None and bounded.entry in stack.probeable and bounded.layer.entered
     }
     return {
         index: _trend(
@@ -286,16 +290,16 @@ def _trend(
     rows: int,
 ) -> Trend:
     own_ns = [float(sum(used.ns[owner] for owner in owners)) for used in requests.spent]
-    found = slope(own_ns, requests.reference, ALPHA / rows)
-    alive = [sum((one.retained.get(owner, Counter()) for owner in owners), Counter()) for one in charges]
+    growth = slope(own_ns, requests.reference, ALPHA / rows)
+    alive = [sum((request.retained.get(owner, Counter()) for owner in owners), Counter()) for request in charges]
     kinds = {} if why_not else lasting(alive)
-    why = {"us_per_1000": "there were too few requests from quiet moments"} if found is None else {}
+    why = {"us_per_1000": "there were too few requests from quiet moments"} if growth is None else {}
     if why_not:
         why["objects"] = why_not
     return Trend(
         len(own_ns),
-        found.ns_per_request if found else None,  # a nanosecond per request is a microsecond per 1,000
-        found is not None and found.grows,
+        growth.ns_per_request if growth else None,  # a nanosecond per request is a microsecond per 1,000
+        growth is not None and growth.grows,
         len(charges),
         later,
         None if why_not else sum(kinds.values()),
@@ -347,13 +351,13 @@ class Findings:
         """Whether a budget of a count is not certainly kept."""
         rows = [self._counts_judged(bounded, self.counted.layers) for bounded in self.layers if bounded.layer.entered]
         rows += [self._counts_judged(bounded, self.counted.parts) for bounded in self.parts if bounded.layer.entered]
-        return any(one.verdict != "pass" for row in rows for one in row.values())
+        return any(judged.verdict != "pass" for row in rows for judged in row.values())
 
     def result(self, line: RequestLine, status: int, loop: str) -> Result:
         """Return the finished record."""
         reports = tuple(map(self._report, self.layers))
         timed = self.timed
-        found = Result(
+        result = Result(
             request=line,
             status=status,
             loop=loop,
@@ -370,7 +374,7 @@ class Findings:
             notes=tuple(self._notes()),
             disturbed=self.foreign_tools.why_no_figures if self.foreign_tools.distorting else None,
         )
-        return replace(found, verdict=worst(verdict for verdict in found.verdicts if verdict is not None))
+        return replace(result, verdict=worst(verdict for verdict in result.verdicts if verdict is not None))
 
     def _frames(self) -> dict[Frame, ResultRow]:
         """Return the rows that are no layers, with their counts."""
@@ -383,13 +387,13 @@ class Findings:
 
     def _endpoint(self) -> EndpointReport | None:
         """Return what is known of the endpoint's parts, None if neither they nor a budget were asked for."""
-        found = EndpointReport(
+        report = EndpointReport(
             parts=tuple(map(self._part, self.parts)),
             closed=self.stack.closed,
             notes=tuple(self._notes_on_parts()),
             observed=self.stack.observed if self.parts else None,
         )
-        return found if found != EndpointReport() or "endpoint" in self.budgets.frames else None
+        return report if report != EndpointReport() or "endpoint" in self.budgets.frames else None
 
     def _notes_on_parts(self) -> Iterator[str]:
         endpoint = self.timed.frames.get("endpoint") if self.timed else None
@@ -431,15 +435,15 @@ class Findings:
         if self.stack.displaced or self.stack.changing:
             return Judged(bound, "undecided", self._why_disturbed)
         own = rows.get(bounded.layer.index)
-        found = own.range_of(quantity) if own else None
+        own_range = own.range_of(quantity) if own else None
         why = self.counted.why_not.get(quantity) or (own.why.get(quantity) if own else None)
-        if why is not None and found is None:
-            said = tagged(f"{quantity} cannot be counted here: {why}", "uncountable")
-            return Judged(bound, "undecided", self._why_disturbed if self.foreign_tools.distorting else said)
-        others = (one.layer.index for one in self.layers if one.layer.name == bounded.layer.merged_with)
+        if why is not None and own_range is None:
+            reason = tagged(f"{quantity} cannot be counted here: {why}", "uncountable")
+            return Judged(bound, "undecided", self._why_disturbed if self.foreign_tools.distorting else reason)
+        others = (other.layer.index for other in self.layers if other.layer.name == bounded.layer.merged_with)
         neighbour = next(map(rows.get, others), None)
         both = neighbour.range_of(quantity) if neighbour else None
-        judgement = verdicts.judge_counted(bounded, quantity, found, both)
+        judgement = verdicts.judge_counted(bounded, quantity, own_range, both)
         return Judged(bound, judgement.verdict, judgement.reason)
 
     def _untimed(self, bounded: Bounded) -> dict[Quantity, Judged]:
@@ -464,7 +468,7 @@ class Findings:
             missed = "; it saw nothing of what other threads did meanwhile" if self.foreign_tools.missed else ""
             yield tagged(f"{names} was suspended during the measurement{missed}.", "suspended-tool")
         yield from self._notes_on_stack()
-        disturbed = [f"{one} was active" for one in self.foreign_tools.active]
+        disturbed = [f"{tool} was active" for tool in self.foreign_tools.active]
         if self.foreign_tools.unproven is not None:
             disturbed.append(self.foreign_tools.unproven)
         for why in disturbed:

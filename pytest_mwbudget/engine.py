@@ -442,9 +442,9 @@ class _Run:
             distorted = dict.fromkeys(PROCESS_WIDE, self.foreign_tools.why_no_figures)
         why_not = {**self.environment.uncounted, **distorted, **run.why_not, **executed.why_not}
         too_low = {**executed.too_low, **run.too_low}
-        found = counted(self.stack, charges, why_not, too_low, executed, list(run.notes()), opened=self.opened)
+        counts = counted(self.stack, charges, why_not, too_low, executed, list(run.notes()), opened=self.opened)
         parts = self.parts if self.opened or not self.stack.parts else ()
-        return Findings(self.stack, self.layers, self.settings.budgets, self.foreign_tools, found, parts)
+        return Findings(self.stack, self.layers, self.settings.budgets, self.foreign_tools, counts, parts)
 
     def _codes(self) -> list[CodeType]:
         """Return the code of the functions that enter layers."""
@@ -466,14 +466,14 @@ class _Run:
             )
         # A failing test shows its table, so its figures are read.
         environment = replace(self.environment, precise=True) if findings.breaks_count else self.environment
-        found = await self._until_known(findings, environment)
+        timed = await self._until_known(findings, environment)
         parts = None
         if self.opened:
             parts = await self._timing_inside(findings.counted, environment).until_known()
         self.foreign_tools.check(self._codes())
         if self.foreign_tools.distorting:
             return findings
-        findings = replace(findings, timed=found, timed_parts=parts)
+        findings = replace(findings, timed=timed, timed_parts=parts)
         return await self._trended(findings) if self.settings.trend else findings
 
     async def _until_known(self, findings: Findings, environment: Environment) -> Timed:
@@ -492,21 +492,27 @@ class _Run:
         timing = self._timing(findings.counted, environment, request_ns, looks)
         return await compared(timing, await timing.until_known(), findings.counted.layers)
 
-    def _timing(self, found: Counted, environment: Environment, request_ns: float, looks_before: int = 0) -> Timing:
+    def _timing(self, counts: Counted, environment: Environment, request_ns: float, looks_before: int = 0) -> Timing:
         """Return a timing of all rows, without samples."""
         layers = _timed_bounds(self.layers)
-        mixed = why_mixed(found.ways) if found.ways.mixed else None
+        mixed = why_mixed(counts.ways) if counts.ways.mixed else None
         pace = Pace(
-            request_ns, found.suspending, found.sent, hops(self.stack, found), found.streamed, found.received, mixed
+            request_ns,
+            counts.suspending,
+            counts.sent,
+            hops(self.stack, counts),
+            counts.streamed,
+            counts.received,
+            mixed,
         )
         return Timing(self.stack, self.caller, layers, self.settings, environment, pace, looks_before)
 
-    def _timing_inside(self, found: Counted, environment: Environment) -> Timing:
+    def _timing_inside(self, counts: Counted, environment: Environment) -> Timing:
         """Return a timing of the parts of the endpoint, in requests of their own without probes outside it."""
         stack, settings = self.stack.inside, replace(self.settings, budgets=Budgets())
-        found = counted_inside(self.stack, found)
+        counts = counted_inside(self.stack, counts)
         schedule = replace(environment.schedule, precision_time_s=environment.schedule.parts_time_s)
-        pace = Pace(self.request_ns, found.suspending, found.sent, hops(stack, found))
+        pace = Pace(self.request_ns, counts.suspending, counts.sent, hops(stack, counts))
         environment = replace(environment, schedule=schedule)
         return Timing(stack, self.caller, _timed_bounds(self.parts), settings, environment, pace)
 
@@ -541,8 +547,8 @@ class _Run:
         self.foreign_tools.check(self._codes())
         if self.foreign_tools.distorting:
             return findings
-        found = trends(self.stack, self.layers, requests, charges, counting.further, why_not, counting.too_low)
-        return replace(findings, trends=found)
+        growth = trends(self.stack, self.layers, requests, charges, counting.further, why_not, counting.too_low)
+        return replace(findings, trends=growth)
 
     # ---- profiling ------------------------------------------------------------------------------------------------
 
@@ -551,7 +557,7 @@ class _Run:
         if self.foreign_tools.distorting:
             return _without_profile(result, self.foreign_tools.why_no_figures)
         try:
-            found = await self._profile(result)
+            profiled = await self._profile(result)
         except loops.OutOfTimeError:
             limit_s = self.caller.limit_s or self.settings.startup_timeout_s
             slow = "" if self.caller.limit_s else f"; {self.settings.slow_answer}"
@@ -561,7 +567,7 @@ class _Run:
             error = of_the_app(raised)
             return _without_profile(result, f"under the profiler the app raised {described(error)}")
         try:
-            return replace(result, profile=publish(found, result))
+            return replace(result, profile=publish(profiled, result))
         except (MwBudgetError, OSError, RecursionError) as error:
             return _without_profile(result, str(error))
 

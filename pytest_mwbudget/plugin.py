@@ -56,8 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
             configure_survey(config)
         configure_summary(config)
-    said = vars(config.option)
-    if said.get("mw_budget_app") is not None or said.get("mw_budget_request") is not None:
+    options = vars(config.option)
+    if options.get("mw_budget_app") is not None or options.get("mw_budget_request") is not None:
         from .session.collection import configure as configure_requests
 
         configure_requests(config)

@@ -110,8 +110,8 @@ class _Nulls:
 
     def _blank(self, alpha: float, plain: bool) -> Estimate:
         """Estimate the cost of a blank layer: null layers with more of them against those with the fewest."""
-        bare = [one for one in self.above if not one.null.blanks.wrapping and self.kind(one.null) == plain]
-        added = [(one.null.blanks.count - self.fewest, one.ns / self.times(one.null)) for one in bare]
+        bare = [excess for excess in self.above if not excess.null.blanks.wrapping and self.kind(excess.null) == plain]
+        added = [(excess.null.blanks.count - self.fewest, excess.ns / self.times(excess.null)) for excess in bare]
         fewest = [ns for more, ns in added if not more]
         each = [ns / more for more, ns in added if more]
         blank = independent_sum(interval(each, alpha), -interval(fewest, alpha))
@@ -130,10 +130,10 @@ class _Nulls:
 
     def wrapped_ns(self, sent: Mapping[EntryIndex, int]) -> Iterable[tuple[int, float]]:
         """Yield the number of blank layers that wrap `send`, and what they and handing over took for each message."""
-        for one in self.above:
-            if one.null.blanks.wrapping and sent.get(one.null.index):
-                bare_ns = self.fewest * self.times(one.null) * self.blank(one.null).estimate / US_PER_NS
-                yield one.null.blanks.count, (one.ns + bare_ns) / sent[one.null.index]
+        for excess in self.above:
+            if excess.null.blanks.wrapping and sent.get(excess.null.index):
+                bare_ns = self.fewest * self.times(excess.null) * self.blank(excess.null).estimate / US_PER_NS
+                yield excess.null.blanks.count, (excess.ns + bare_ns) / sent[excess.null.index]
 
 
 def _handed(nulls: _Nulls | None, sent: Mapping[EntryIndex, int], alpha: float) -> Estimate:
@@ -172,15 +172,15 @@ def handovers(
     `passed` are the messages sent by entry, or those received. Messages inside an owner that does not wrap `send`, or
     `receive`, go from probe to probe.
     """
-    found: dict[Owner, float] = {HARNESS: 0.0, **{owner_of(index): passed.get(index, 0) for index in probed}}
+    counts: dict[Owner, float] = {HARNESS: 0.0, **{owner_of(index): passed.get(index, 0) for index in probed}}
     for index in probed:
         _, same_send, same_receive = probed_parent(entries, index, probed)
         same = same_receive if received else same_send
         outside = callers(entries, index, probed)
         for outer, times in outside.items():
             messages = passed.get(index, 0) * times / outside.total()
-            found[outer] = max(0.0, found[outer] - messages) if same else found[outer] + messages
-    return found
+            counts[outer] = max(0.0, counts[outer] - messages) if same else counts[outer] + messages
+    return counts
 
 
 def interval(values_ns: Sequence[float], alpha: float) -> Estimate:
@@ -197,23 +197,23 @@ def interleaved(series: Iterable[Sequence[float]]) -> list[float]:
 
 def _readings(nulls: _Nulls | None, probed: Sequence[EntryIndex]) -> dict[EntryIndex, list[float]]:
     """Return by entry the nanoseconds of a probe in each request, at the typical pace."""
-    found: dict[EntryIndex, list[float]] = {index: [] for index in probed}
+    readings: dict[EntryIndex, list[float]] = {index: [] for index in probed}
     if nulls is None:
-        return found
+        return readings
     for null, ns in zip(nulls.steady.null, nulls.steady.nulls_at_typical_tempo(nulls.typical), strict=True):
         if not null.blanks.wrapping:
             blanks_ns = null.blanks.count * nulls.blank(null).estimate / US_PER_NS
-            found[null.index].append(ns / nulls.times(null) - blanks_ns)
-    return found
+            readings[null.index].append(ns / nulls.times(null) - blanks_ns)
+    return readings
 
 
 def _passing(steady: Split, entries: Sequence[Boundary]) -> dict[EntryIndex, list[float]]:
     """Return by entry the nanoseconds of the null layer in which messages pass it, in requests with quiet moments."""
-    found: dict[EntryIndex, list[float]] = {}
+    passing: dict[EntryIndex, list[float]] = {}
     for null, ns in zip(steady.null, steady.passing_ns, strict=True):
         if not null.blanks.wrapping:
-            found.setdefault(null.index, []).append(ns / len(entries[null.index].parents))
-    return found
+            passing.setdefault(null.index, []).append(ns / len(entries[null.index].parents))
+    return passing
 
 
 def _null_estimates(readings: Mapping[EntryIndex, list[float]], alpha: float) -> dict[EntryIndex, Estimate]:

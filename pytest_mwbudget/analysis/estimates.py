@@ -435,10 +435,10 @@ def detection_limit_of_nulls(nulls: Mapping[EntryIndex, list[float]], alpha: flo
 
 def _inside(entries: Sequence[Boundary], probed: Sequence[EntryIndex]) -> dict[Owner, Counter[EntryIndex]]:
     """Return by owner how often it enters each probed entry in a request, past entries without a probe."""
-    found: dict[Owner, Counter[EntryIndex]] = {
+    inside: dict[Owner, Counter[EntryIndex]] = {
         owner: Counter() for owner in (HARNESS, *(owner_of(index) for index in probed))
     }
     for index in probed:
         for owner, times in callers(entries, index, probed).items():
-            found[owner][index] += times
-    return found
+            inside[owner][index] += times
+    return inside

@@ -87,7 +87,7 @@ def messages_of(log: Sequence[int], parts: Collection[Owner]) -> Counter[Owner]:
 
     `parts` are the owners of the parts, that of the endpoint first. Each message goes from a part to the outside.
     """
-    owners = [Owner(one) for one in log[2::2] if one >= HARNESS]
+    owners = [Owner(owner) for owner in log[2::2] if owner >= HARNESS]
     left = Counter(before for before, after in pairwise(owners) if before in parts and after not in parts)
     left[next(iter(parts))] -= 1  # the end of the request
     return +left

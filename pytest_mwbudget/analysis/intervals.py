@@ -137,11 +137,11 @@ def paces_of_others(values: Sequence[float]) -> list[float]:
 
     A value that is compared with a pace must have no part in that pace.
     """
-    found: list[float] = []
+    medians: list[float] = []
     for start in range(0, len(values), NEAR):
         part = values[start : start + NEAR]
-        found += [median([*part[:place], *part[place + 1 :]] or part) for place in range(len(part))]
-    return found
+        medians += [median([*part[:place], *part[place + 1 :]] or part) for place in range(len(part))]
+    return medians
 
 
 def quickest(values: Sequence[float]) -> float:

@@ -73,10 +73,10 @@ class Bursts:
     _limits: tuple[float, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        gauges = zip(*(burst.gauges for one in self.rounds for burst in one.values()), strict=True)
-        limits = tuple(QUIET * sorted(found)[int(QUICK_SHARE * len(found))] for found in gauges)
+        gauges = zip(*(burst.gauges for bursts in self.rounds for burst in bursts.values()), strict=True)
+        limits = tuple(QUIET * sorted(times)[int(QUICK_SHARE * len(times))] for times in gauges)
         object.__setattr__(self, "_limits", limits)
-        layers = {arm for one in self.rounds for arm in one if arm is not None}
+        layers = {arm for bursts in self.rounds for arm in bursts if arm is not None}
         numbers = [(len(self._quiet_pairs(layer)), len(self._all_pairs(layer))) for layer in layers]
         numbers.append((len(self._quiet_whole()), len(self.rounds)))
         object.__setattr__(self, "noisy", any(quiet < min(FEWEST_PAIRS, every) for quiet, every in numbers))
@@ -89,22 +89,22 @@ class Bursts:
     @property
     def quiet(self) -> int:
         """The number of rounds with quiet bursts only."""
-        return sum(all(map(self.is_quiet, one.values())) for one in self.rounds)
+        return sum(all(map(self.is_quiet, bursts.values())) for bursts in self.rounds)
 
     @property
     def whole(self) -> list[Burst]:
         """The bursts past no layer that count."""
-        return [one[None] for one in self.rounds] if self.noisy else self._quiet_whole()
+        return [bursts[None] for bursts in self.rounds] if self.noisy else self._quiet_whole()
 
     def _quiet_whole(self) -> list[Burst]:
-        return [one[None] for one in self.rounds if self.is_quiet(one[None])]
+        return [bursts[None] for bursts in self.rounds if self.is_quiet(bursts[None])]
 
     def pairs(self, layer: RowIndex) -> list[tuple[Burst, Burst]]:
         """Return the pairs of bursts without and with a layer that count."""
         return self._all_pairs(layer) if self.noisy else self._quiet_pairs(layer)
 
     def _all_pairs(self, layer: RowIndex) -> list[tuple[Burst, Burst]]:
-        return [(one[layer], one[None]) for one in self.rounds if layer in one]
+        return [(bursts[layer], bursts[None]) for bursts in self.rounds if layer in bursts]
 
     def _quiet_pairs(self, layer: RowIndex) -> list[tuple[Burst, Burst]]:
         return [pair for pair in self._all_pairs(layer) if all(map(self.is_quiet, pair))]
@@ -185,8 +185,8 @@ def quantile_ms(bursts: Sequence[Burst], share: float, alpha: float) -> Estimate
         shares = [bisect_right(burst.latencies_us, latency_us) / len(burst.latencies_us) for burst in bursts]
         return mean_interval(shares, alpha)
 
-    low = _first(ordered, lambda one: below(one).high >= share)
-    high = _first(ordered, lambda one: below(one).low >= share)
+    low = _first(ordered, lambda end_us: below(end_us).high >= share)
+    high = _first(ordered, lambda end_us: below(end_us).low >= share)
     # Where even the longest latency leaves the percentile open, the interval has no end.
     return Estimate(
         centre,
@@ -330,7 +330,7 @@ def judge_p99(p99_ms: Estimate, bound: float, conditions: Conditions) -> Judged:
 
 
 def _judged(
-    found: Estimate,
+    figure: Estimate,
     bound: float,
     conditions: Conditions,
     show: Callable[[float], str],
@@ -340,13 +340,13 @@ def _judged(
     no_fail: str | None = None,
 ) -> Judged:
     """Judge a figure. `no_pass` and `no_fail` say why a pass or a failure does not count, None if it does."""
-    if not found.bounded and not (found.high <= bound):
+    if not figure.bounded and not (figure.high <= bound):
         few = f"there were too few rounds of bursts for an interval; give it more time with {conditions.time}"
         return Judged(bound, "undecided", tagged(few, "too-few-requests"))
-    interval = f"the interval {show(found.low)} to {show(found.high)}"
-    if found.high <= bound:
+    interval = f"the interval {show(figure.low)} to {show(figure.high)}"
+    if figure.high <= bound:
         return Judged(bound, "pass") if no_pass is None else Judged(bound, "undecided", no_pass)
-    if found.low <= bound:
+    if figure.low <= bound:
         more = f"give it more time with {conditions.time}, or move the budget away from the figure"
         return Judged(
             bound, "undecided", tagged(f"{interval} holds the budget of {show(bound)}; {more}", "near-budget")
@@ -355,7 +355,7 @@ def _judged(
         return Judged(bound, "undecided", conditions.excuse)
     if no_fail is not None:
         return Judged(bound, "undecided", no_fail)
-    if found.low > (1 + room) * conditions.slowdown**APPS_SLOWED * bound:
+    if figure.low > (1 + room) * conditions.slowdown**APPS_SLOWED * bound:
         return Judged(bound, "fail")
     if conditions.slowdown > 1:
         slow = (

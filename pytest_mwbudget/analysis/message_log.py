@@ -132,9 +132,9 @@ def message_times(log: Sequence[int], owners: int) -> MessageTimes:
 def _flow(inside: Sequence[_Boundary], outside: Sequence[_Boundary]) -> Flow:
     each = [_each(*sides) for sides in zip(inside, outside, strict=True)]
     return Flow(
-        tuple(one.count for one in inside),
-        tuple(one.count for one in outside),
-        Spent(tuple(one for one, _ in each), (0,) * len(each), tuple(one for _, one in each)),
+        tuple(boundary.count for boundary in inside),
+        tuple(boundary.count for boundary in outside),
+        Spent(tuple(ns for ns, _ in each), (0,) * len(each), tuple(resumed for _, resumed in each)),
     )
 
 
@@ -149,5 +149,5 @@ def _each(inside: _Boundary, outside: _Boundary) -> tuple[int, float]:
         return 0, 0.0
     ns, resumed = more.spent()
     if other.count > BEGINNING and (more.latest[0] < other.begun[0] or other.latest[0] < more.begun[0]):
-        ns, resumed = (one + also for one, also in zip((ns, resumed), other.spent(), strict=True))
+        ns, resumed = (amount + also for amount, also in zip((ns, resumed), other.spent(), strict=True))
     return round(ns / between), resumed / between

@@ -19,21 +19,23 @@ from .message_log import BEGINNING, MessageTimes, Way
 from .samples import Null, Samples, Split
 
 
-def with_messages(found: Estimates, samples: Samples, entries: Sequence[Boundary]) -> Estimates:
+def with_messages(estimates: Estimates, samples: Samples, entries: Sequence[Boundary]) -> Estimates:
     """Return the estimates with those by message, if the samples have any."""
     if not samples.by_message:
-        return found
-    reading = _Reading(found, samples, entries)
+        return estimates
+    reading = _Reading(estimates, samples, entries)
     ways = {way: reading.per_message(way) for way in ("sent", "received")}
     first = reading.first_parts(ways["sent"])
     both = {
         index: Messages(ways["sent"].us.get(index), ways["received"].us.get(index), first.get(index))
-        for index in found.split
+        for index in estimates.split
     }
     return replace(
-        found,
-        messages={index: one for index, one in both.items() if one.us_per_message is not None},
-        message_limit_us=max((one.limit_us for one in ways.values() if one.us), default=found.message_limit_us),
+        estimates,
+        messages={index: messages for index, messages in both.items() if messages.us_per_message is not None},
+        message_limit_us=max(
+            (one_way.limit_us for one_way in ways.values() if one_way.us), default=estimates.message_limit_us
+        ),
     )
 
 
@@ -60,15 +62,15 @@ class _Reading:
 
     def per_message(self, way: Way) -> _OneWay:
         """Estimate what each message takes, in the rows that at least FEWEST_MESSAGES pass; without ends if unknown."""
-        inner = self._typical(lambda one: one.flow(way).inner)
-        outer = self._typical(lambda one: one.flow(way).outer)
+        inner = self._typical(lambda request: request.flow(way).inner)
+        outer = self._typical(lambda request: request.flow(way).outer)
         counts = {i: max(inner[owner_of(i)], outer[owner_of(i)]) for i in self.samples.probed}
         many = {index: count for index, count in counts.items() if count >= FEWEST_MESSAGES}
         if not many:
             return _OneWay({}, 0.0, 0.0)
         # Only `send` is wrapped by null layers.
         sent = dict.fromkeys(many, 1) if way == "sent" else {}
-        legs = self._legs(lambda one: one.flow(way).spent, lambda null: null.index in many, sent)
+        legs = self._legs(lambda request: request.flow(way).spent, lambda null: null.index in many, sent)
         passed = {index: outer[owner_of(index)] for index in self.samples.probed}
         handed = handovers(self.entries, self.samples.probed, passed, received=way == "received")
         if way == "received":
@@ -92,12 +94,12 @@ class _Reading:
         """Estimate the time that each row adds before the first part of the body leaves it."""
         if not sent.us:
             return {}
-        outer = self._typical(lambda one: one.sent.outer)
+        outer = self._typical(lambda request: request.sent.outer)
         through = {index for index in self.samples.probed if outer[owner_of(index)] >= BEGINNING}
         legs = self._legs(
-            lambda one: one.first.spent, lambda null: null.index in through, dict.fromkeys(through, BEGINNING)
+            lambda request: request.first.spent, lambda null: null.index in through, dict.fromkeys(through, BEGINNING)
         )
-        found = {}
+        added = {}
         for index in self._rows:
             if index not in through or index not in sent.us:
                 continue
@@ -107,17 +109,17 @@ class _Reading:
             own = own.widened(self._shared_us(index, own))
             total = independent_sum(own, self._held_back(legs, owner, sent.probe_us))
             if total.bounded:
-                found[index] = total
-        return found
+                added[index] = total
+        return added
 
     def _held_back(self, legs: Legs, owner: Owner, probe_us: Microseconds) -> Estimate:
         """Estimate how long the others work or wait while a row keeps the first part; without a buffer zero."""
-        firsts = [one.first for one in legs.split.messages]
-        if not any(one.arrived[owner] for one in firsts):
+        firsts = [request.first for request in legs.split.messages]
+        if not any(first.arrived[owner] for first in firsts):
             return ZERO
         # A message crosses the probe of a boundary twice, also those probes whose time is in the row itself.
         event_ns = probe_us / US_PER_NS / 2
-        held_ns = [one.held_ns[owner] - event_ns * one.crossings[owner] for one in firsts]
+        held_ns = [first.held_ns[owner] - event_ns * first.crossings[owner] for first in firsts]
         return interval(held_ns, self.found.alpha)
 
     def _shared_us(self, index: EntryIndex, row: Estimate) -> Microseconds:
@@ -127,7 +129,7 @@ class _Reading:
 
     def _typical(self, of: Callable[[MessageTimes], tuple[int, ...]]) -> list[int]:
         """Return the typical numbers by owner."""
-        every = [of(one) for one in self.samples.split.messages]
+        every = [of(request) for request in self.samples.split.messages]
         return [median_low(column) for column in zip(*every, strict=True)]
 
     def _legs(
@@ -148,7 +150,7 @@ class _Reading:
 
 def _of(split: Split, spent: Callable[[MessageTimes], Spent], kept: Callable[[Null], bool]) -> Split:
     """Return the requests of a split with other times, without those whose null layer the messages do not pass."""
-    times = [spent(one) for one in split.messages]
-    null_ns = [float(one.ns[NULL]) for one in times]
-    found = Split(split.reference, split.null, null_ns, times, split.hops, split.messages, null_ns)
-    return found.only([kept(null) for null in split.null])
+    times = [spent(request) for request in split.messages]
+    null_ns = [float(used.ns[NULL]) for used in times]
+    requests = Split(split.reference, split.null, null_ns, times, split.hops, split.messages, null_ns)
+    return requests.only([kept(null) for null in split.null])

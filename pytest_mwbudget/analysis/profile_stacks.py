@@ -51,14 +51,14 @@ def attributed(
 
     Leaves out records of owners without `blocks`, and those in files whose path begins with one of `machinery`.
     """
-    found: defaultdict[tuple[str, ...], float] = defaultdict(float)
+    totals: defaultdict[tuple[str, ...], float] = defaultdict(float)
     for stack, seconds in records:
         owner = innermost_owner(stack)
         own = _app_frames(stack, machinery)
         if own and owner in blocks:
             deepest = max(1, MOST_DEPTH - len(blocks[owner]))
-            found[(*blocks[owner], *map(_identified, own[:deepest]))] += seconds
-    return _ordered(found)
+            totals[(*blocks[owner], *map(_identified, own[:deepest]))] += seconds
+    return _ordered(totals)
 
 
 def fitted(
@@ -75,27 +75,27 @@ def fitted(
     for stack, spent in records:
         block = blocks_of(stack)
         groups[block if block in seconds else ()].append((stack, spent))
-    found: list[Record] = []
+    corrected: list[Record] = []
     for block, own in groups.items():
         stacks, sampled = [stack for stack, _ in own], [spent for _, spent in own]
         called = [numbers.get(tuple(stack), 0.0) for stack in stacks]
-        found += zip(stacks, _fit(sampled, called, seconds.get(block, rest)), strict=True)
-    return found
+        corrected += zip(stacks, _fit(sampled, called, seconds.get(block, rest)), strict=True)
+    return corrected
 
 
 def _fit(spent: Sequence[float], numbers: Sequence[float], wanted: float) -> list[float]:
     """Subtract the same multiple of each number from `spent`, so that the sum is `wanted`."""
 
     def less(multiple: float) -> list[float]:
-        return [max(0.0, one - multiple * number) for one, number in zip(spent, numbers, strict=True)]
+        return [max(0.0, time - multiple * number) for time, number in zip(spent, numbers, strict=True)]
 
-    low, high = 0.0, max((one / number for one, number in zip(spent, numbers, strict=True) if number), default=0.0)
+    low, high = 0.0, max((time / number for time, number in zip(spent, numbers, strict=True) if number), default=0.0)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if math.fsum(less(middle)) > wanted else (low, middle)
     left = less(low)
     total = math.fsum(left)
-    return [one * wanted / total for one in left] if total else left
+    return [time * wanted / total for time in left] if total else left
 
 
 def blocks_of(stack: Sequence[str]) -> tuple[str, ...]:
@@ -110,11 +110,11 @@ def pruned(records: Iterable[Record], least: float) -> list[Record]:
     for stack, seconds in records:
         for depth in range(1, len(stack) + 1):
             within[tuple(stack[:depth])] += seconds
-    found: defaultdict[tuple[str, ...], float] = defaultdict(float)
+    kept: defaultdict[tuple[str, ...], float] = defaultdict(float)
     for stack, seconds in records:
         depth = next((d for d in range(1, len(stack) + 1) if within[tuple(stack[:d])] < least), len(stack) + 1)
-        found[tuple(stack[: depth - 1])] += seconds
-    return _ordered({stack: seconds for stack, seconds in found.items() if stack})
+        kept[tuple(stack[: depth - 1])] += seconds
+    return _ordered({stack: seconds for stack, seconds in kept.items() if stack})
 
 
 def innermost_owner(stack: Sequence[str]) -> Owner:
@@ -139,9 +139,9 @@ def _app_frames(stack: Sequence[str], machinery: tuple[str, ...]) -> Sequence[st
 def _identified(frame: str) -> str:
     """Return the frame without attributes that differ from sample to sample."""
     identifier, *attributes = frame.split(ATTRIBUTE)
-    return ATTRIBUTE.join([identifier, *(one for one in attributes if one.startswith(OF_CLASS))])
+    return ATTRIBUTE.join([identifier, *(attribute for attribute in attributes if attribute.startswith(OF_CLASS))])
 
 
-def _ordered(found: Mapping[tuple[str, ...], float]) -> list[Record]:
+def _ordered(totals: Mapping[tuple[str, ...], float]) -> list[Record]:
     """Sort records, because pyinstrument merges equal frames of neighbours only."""
-    return [(list(stack), seconds) for stack, seconds in sorted(found.items())]
+    return [(list(stack), seconds) for stack, seconds in sorted(totals.items())]

@@ -79,7 +79,7 @@ def independent(flags: Sequence[bool]) -> int:
         if length > 1:
             sums = [sum(flags[start : start + length]) for start in range(0, blocks * length, length)]
             mean = sum(sums) / blocks
-            variance = sum((one - mean) ** 2 for one in sums) / (blocks - 1)
+            variance = sum((number - mean) ** 2 for number in sums) / (blocks - 1)
             crowding = max(crowding, variance / (length * share * (1 - share)))
     return max(1, int(count / crowding))
 
@@ -90,13 +90,13 @@ def _most_beyond(count: int, above: float, alpha: float) -> int:
 
     -1 if even none of them exceeding it is more likely.
     """
-    chance, found = 0.0, -1
+    chance, greatest = 0.0, -1
     for number in range(count + 1):
         chance += _chance(number, count, above)
         if chance > alpha:
-            return found
-        found = number
-    return found
+            return greatest
+        greatest = number
+    return greatest
 
 
 @lru_cache(maxsize=1024)

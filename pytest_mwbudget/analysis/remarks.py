@@ -117,12 +117,12 @@ def slowest(look: Look, endpoint: EntryIndex | None) -> float:
 
 def _figures(look: Look, endpoint: EntryIndex | None) -> dict[str, tuple[Estimate, float]]:
     """The times that are shown and the slowdowns of the machine, at least 1, by the name of the row; the total last."""
-    found, slow = look.estimates, look.estimates.slowdowns
-    figures = {OUTSIDE: (found.outside, slow.outside)} if found.probed else {}
+    estimates, slow = look.estimates, look.estimates.slowdowns
+    figures = {OUTSIDE: (estimates.outside, slow.outside)} if estimates.probed else {}
     figures |= {row.layer.name: (row.us, row.slowdown) for row in look.rows if row.us is not None}
-    if endpoint is not None and endpoint in found.split:
-        figures[ENDPOINT] = (found.split[endpoint], slow.split[endpoint])
-    return figures | {TOTAL: (found.whole, slow.whole)}
+    if endpoint is not None and endpoint in estimates.split:
+        figures[ENDPOINT] = (estimates.split[endpoint], slow.split[endpoint])
+    return figures | {TOTAL: (estimates.whole, slow.whole)}
 
 
 def _while_read(slow: Sequence[str], of: int) -> str:

@@ -91,13 +91,13 @@ class Row:
         return ResultRow(self.layer, self.us, "split", self.occupation, judged=judged, messages=messages)
 
 
-def rows_of(layers: Sequence[Bounded], found: Estimates) -> tuple[Row, ...]:
+def rows_of(layers: Sequence[Bounded], estimates: Estimates) -> tuple[Row, ...]:
     """Return the row of each layer.
 
     If many messages pass some layers, general budgets of messages do not apply to layers that few messages pass, for
     example outside a buffer. Budgets that name such a layer do.
     """
-    every = [_row(bounded, found) for bounded in layers]
+    every = [_row(bounded, estimates) for bounded in layers]
     streamed = any(row.messages for row in every)
     return tuple(_without_messages(row) if streamed and row.messages is None else row for row in every)
 
@@ -123,47 +123,51 @@ def is_narrow(us: Estimate, method_us: Microseconds = 0.0) -> bool:
     return us.half_width - method_us <= max(PRECISE_US, PRECISE_SHARE * us.estimate)
 
 
-def _row(bounded: Bounded, found: Estimates) -> Row:
+def _row(bounded: Bounded, estimates: Estimates) -> Row:
     entry = bounded.entry
-    if entry is None or entry not in found.split:
+    if entry is None or entry not in estimates.split:
         return Row(bounded)
-    shared_us = found.shared_us.get(entry, 0.0)
-    us = found.split[entry].widened(shared_us)
+    shared_us = estimates.shared_us.get(entry, 0.0)
+    us = estimates.split[entry].widened(shared_us)
     return Row(
         bounded,
         us,
-        found.method_us[entry] + shared_us,
-        _occupation(entry, us, found),
-        found.slowdowns.split[entry],
-        found.waits.split.get(entry, 0.0),
-        found.messages.get(entry),
-        entry in found.growing,
+        estimates.method_us[entry] + shared_us,
+        _occupation(entry, us, estimates),
+        estimates.slowdowns.split[entry],
+        estimates.waits.split.get(entry, 0.0),
+        estimates.messages.get(entry),
+        entry in estimates.growing,
     )
 
 
-def _waits(entry: EntryIndex, found: Estimates) -> bool:
+def _waits(entry: EntryIndex, estimates: Estimates) -> bool:
     """Return whether the layer is idle while it is suspended."""
-    suspended_us = found.suspended[entry]
-    return suspended_us - found.suspended_cpu[entry].estimate > max(WAIT_US, WAIT_SHARE * suspended_us)
+    suspended_us = estimates.suspended[entry]
+    return suspended_us - estimates.suspended_cpu[entry].estimate > max(WAIT_US, WAIT_SHARE * suspended_us)
 
 
-def _busy(entry: EntryIndex, found: Estimates) -> Estimate:
+def _busy(entry: EntryIndex, estimates: Estimates) -> Estimate:
     """Return the busy time by the split, which includes the event loop's work while the layer is suspended."""
-    return found.holding[entry] + found.suspended_cpu[entry] if _waits(entry, found) else found.split[entry]
+    return (
+        estimates.holding[entry] + estimates.suspended_cpu[entry]
+        if _waits(entry, estimates)
+        else estimates.split[entry]
+    )
 
 
-def _occupation(entry: EntryIndex, us: Estimate, found: Estimates) -> Occupation | None:
+def _occupation(entry: EntryIndex, us: Estimate, estimates: Estimates) -> Occupation | None:
     """Return how the layer spends its time `us`; None if an interval is missing, or layers ran in threads."""
-    if not us.bounded or found.in_threads:
+    if not us.bounded or estimates.in_threads:
         return None
-    split, waits = _busy(entry, found), _waits(entry, found)
-    busy = split.widened(found.shared_us.get(entry, 0.0))
+    split, waits = _busy(entry, estimates), _waits(entry, estimates)
+    busy = split.widened(estimates.shared_us.get(entry, 0.0))
     if not busy.bounded:
         return None
     wait_us = max(0.0, us.estimate - busy.estimate) if waits else 0.0
-    if found.cpu is None or not found.cpu[entry].bounded:
+    if estimates.cpu is None or not estimates.cpu[entry].bounded:
         return Occupation(busy, wait_us, None)
-    idle_us = split - found.cpu[entry]
+    idle_us = split - estimates.cpu[entry]
     # An idle time that cannot be told from zero counts as zero.
     cpu_us = busy.estimate - idle_us.estimate if idle_us.low > 0 else busy.estimate
     blocking = idle_us.low > max(BLOCKING_US, BLOCKING_SHARE * busy.estimate)

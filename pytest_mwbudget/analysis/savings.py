@@ -40,16 +40,16 @@ def savings(
     in the quickest moments in which the rows were read. The intervals of all layers hold jointly at `1 - ALPHA`. There
     is one look.
     """
-    references = [ns for one in rounds for series in one.values() for ns in series.reference]
+    references = [ns for blocks in rounds for series in blocks.values() for ns in series.reference]
     limit = quiet_limit(references, QUIET_PAIR, min(quick_ns, quickest(references)))
     groups = [*_groups(rounds)]
-    found = {}
+    saves_of = {}
     for index, runs_task in layers.items():
         saves = _saves(_differences(groups, index, limit), quick_ns, ALPHA / len(layers))
         if saves.us is not None:
             saves = Saves(saves.us.widened(method_us(saves.us.estimate, whole_us, suspends=runs_task)))
-        found[index] = saves
-    return found
+        saves_of[index] = saves
+    return saves_of
 
 
 def _groups(rounds: Sequence[Round]) -> Iterator[Sequence[Round]]:
@@ -61,22 +61,22 @@ def _groups(rounds: Sequence[Round]) -> Iterator[Sequence[Round]]:
 
 def _differences(groups: Iterable[Sequence[Round]], index: EntryIndex, limit: float) -> Series:
     """Return for each group how much longer the typical request takes with the layer, in quiet moments."""
-    found = Series()
+    differences = Series()
     for group in groups:
         present, absent = _quiet(group, None, limit), _quiet(group, index, limit)
         if min(len(present.values), len(absent.values)) >= FEWEST_OF_GROUP:
             saved_ns = median(present.values) - median(absent.values)
-            found.add(saved_ns, median([*present.reference, *absent.reference]))
-    return found
+            differences.add(saved_ns, median([*present.reference, *absent.reference]))
+    return differences
 
 
 def _quiet(group: Iterable[Round], arm: EntryIndex | None, limit: float) -> Series:
-    found = Series()
-    for one in group:
-        for ns, reference in zip(one[arm].values, one[arm].reference, strict=True) if arm in one else ():
+    kept = Series()
+    for blocks in group:
+        for ns, reference in zip(blocks[arm].values, blocks[arm].reference, strict=True) if arm in blocks else ():
             if reference <= limit:
-                found.add(ns, reference)
-    return found
+                kept.add(ns, reference)
+    return kept
 
 
 def _saves(differences: Series, quick_ns: float, alpha: float) -> Saves:

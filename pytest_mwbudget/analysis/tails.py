@@ -23,37 +23,39 @@ from .quantiles import least_share, most_share, quantile_interval, requests_need
 MULTIPLES = (1, 2, 4)
 
 
-def tails_of(found: Estimates, entry: EntryIndex) -> Tails | None:
+def tails_of(estimates: Estimates, entry: EntryIndex) -> Tails | None:
     """Return the percentiles of a layer's self time, None if no request tells them."""
-    requests = len(found.own_ns.get(entry, ()))
+    requests = len(estimates.own_ns.get(entry, ()))
     if not requests:
         return None
-    told = {quantity: percentile(found, entry, quantity) for quantity in TAILS}
-    known = {quantity: us if us is not None and us.bounded else None for quantity, us in told.items()}
-    why: dict[str, str] = {quantity: too_few(found, quantity, requests) for quantity, us in known.items() if us is None}
+    percentiles = {quantity: percentile(estimates, entry, quantity) for quantity in TAILS}
+    known = {quantity: us if us is not None and us.bounded else None for quantity, us in percentiles.items()}
+    why: dict[str, str] = {
+        quantity: too_few(estimates, quantity, requests) for quantity, us in known.items() if us is None
+    }
     return Tails(requests, known["p95_us"], known["p99_us"], why)
 
 
-def percentile(found: Estimates, entry: EntryIndex, quantity: Quantity) -> Estimate | None:
+def percentile(estimates: Estimates, entry: EntryIndex, quantity: Quantity) -> Estimate | None:
     """Return a percentile of a layer's self time; None without requests, an infinite end with too few of them."""
-    own_us = _own_us(found, entry)
+    own_us = _own_us(estimates, entry)
     if not own_us:
         return None
-    us = quantile_interval(own_us, TAILS[quantity], _alpha(found))
-    return us.widened(_error_us(found, entry, us.estimate))
+    us = quantile_interval(own_us, TAILS[quantity], _alpha(estimates))
+    return us.widened(_error_us(estimates, entry, us.estimate))
 
 
-def too_few(found: Estimates, quantity: Quantity, requests: int) -> str:
+def too_few(estimates: Estimates, quantity: Quantity, requests: int) -> str:
     """Say that so few requests do not tell a percentile."""
     return (
-        f"{quantity.removesuffix('_us')} takes about {needed(found, quantity)} requests from quiet moments, and there"
-        f" were {requests}"
+        f"{quantity.removesuffix('_us')} takes about {needed(estimates, quantity)} requests from quiet moments, and"
+        f" there were {requests}"
     )
 
 
-def needed(found: Estimates, quantity: Quantity) -> int:
+def needed(estimates: Estimates, quantity: Quantity) -> int:
     """Return about how many requests give a percentile an interval."""
-    return requests_needed(TAILS[quantity], _alpha(found))
+    return requests_needed(TAILS[quantity], _alpha(estimates))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class SlowRequests:
 
 
 def slow_requests(
-    found: Estimates, entry: EntryIndex, quantity: Quantity, above_us: Microseconds, kept_us: Microseconds
+    estimates: Estimates, entry: EntryIndex, quantity: Quantity, above_us: Microseconds, kept_us: Microseconds
 ) -> SlowRequests:
     """Count the requests in which a layer took more than `above_us`, and the pieces of work that the machine slowed.
 
@@ -79,15 +81,15 @@ def slow_requests(
     within this time. Pieces of work that are together as long show how often that happens. Long interruptions are
     rarer than short ones, so multiples of `above_us` may tell what `above_us` itself does not.
     """
-    above_us += _error_us(found, entry, above_us)
-    own_us, alpha = _own_us(found, entry), _alpha(found) / (2 * len(MULTIPLES))
+    above_us += _error_us(estimates, entry, above_us)
+    own_us, alpha = _own_us(estimates, entry), _alpha(estimates) / (2 * len(MULTIPLES))
     counts = []
     for multiple in MULTIPLES:
         slow = [us > multiple * above_us for us in own_us]
-        slowed = _slowed(found.machine_ns, kept_us / US_PER_NS, (multiple * above_us - kept_us) / US_PER_NS)
+        slowed = _slowed(estimates.machine_ns, kept_us / US_PER_NS, (multiple * above_us - kept_us) / US_PER_NS)
         certain = least_share(slow, alpha) - most_share(slowed, alpha) > TAILS[quantity]
         counts.append(SlowRequests(sum(slow), len(slow), sum(slowed), len(slowed), certain))
-    return next((one for one in counts if one.certain), counts[0])
+    return next((count for count in counts if count.certain), counts[0])
 
 
 def _slowed(pieces_ns: Sequence[float], length_ns: float, more_ns: float) -> list[bool]:
@@ -101,23 +103,23 @@ def _slowed(pieces_ns: Sequence[float], length_ns: float, more_ns: float) -> lis
     return [taken_ns - number * typical_ns > more_ns for taken_ns in stretches]
 
 
-def _own_us(found: Estimates, entry: EntryIndex) -> list[Microseconds]:
+def _own_us(estimates: Estimates, entry: EntryIndex) -> list[Microseconds]:
     """Return the layer's self time in each request from a quiet moment, at the median that its row shows."""
-    own_ns = found.own_ns.get(entry, ())
+    own_ns = estimates.own_ns.get(entry, ())
     if not own_ns:
         return []
-    moved_us = found.split[entry].estimate - median(own_ns) * US_PER_NS
+    moved_us = estimates.split[entry].estimate - median(own_ns) * US_PER_NS
     return [ns * US_PER_NS + moved_us for ns in own_ns]
 
 
-def _error_us(found: Estimates, entry: EntryIndex, us: Microseconds) -> Microseconds:
+def _error_us(estimates: Estimates, entry: EntryIndex, us: Microseconds) -> Microseconds:
     """Return how wrong the time of a request may be in which the layer took `us`.
 
     Every request is moved by the distance of the row's median, so each may be as wrong as the row.
     """
-    row = found.split[entry]
+    row = estimates.split[entry]
     return row.half_width + METHOD_SHARE * max(0.0, us - row.estimate)
 
 
-def _alpha(found: Estimates) -> float:
-    return found.alpha / len(TAILS)
+def _alpha(estimates: Estimates) -> float:
+    return estimates.alpha / len(TAILS)

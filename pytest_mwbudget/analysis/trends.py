@@ -52,15 +52,15 @@ def slope(
         _slope(places[part], values[part], reference[part], alpha / 3)
         for part in (slice(None), slice(half), slice(half, None))
     )
-    return Slope(whole, all(one.low > 0 for one in (whole, *halves)))
+    return Slope(whole, all(growth.low > 0 for growth in (whole, *halves)))
 
 
 def grow(values_ns: Sequence[float], reference_ns: Sequence[float], alpha: float, served: Sequence[int] = ()) -> bool:
     """Return whether values certainly grow from request to request. The parameters are those of `slope`."""
     if not values_ns or batched_interval(values_ns, alpha).half_width <= _drift(median(values_ns)):
         return False  # as always if they do not grow, and sooner known
-    found = slope(values_ns, reference_ns, alpha, served)
-    return found is not None and found.grows
+    trend = slope(values_ns, reference_ns, alpha, served)
+    return trend is not None and trend.grows
 
 
 def course(values: Sequence[float]) -> Estimate:
@@ -78,14 +78,14 @@ def _slope(places: Sequence[int], values: Sequence[float], reference: Sequence[f
 
     Where the reference workload changed its pace, the values may have changed by up to its square.
     """
-    found = batched_interval(_growths(places, values), alpha / 2)
+    growth = batched_interval(_growths(places, values), alpha / 2)
     machine = batched_interval(_growths(places, reference), alpha / 2) / (median(reference) or 1.0)
     typical, half = abs(median(values)), len(places) // 2
     apart = median(places[i + half] - places[i] for i in range(half))
     drift = _drift(typical) / apart
-    low = found.low - typical * APPS_SLOWED * max(0.0, machine.high) - drift
-    high = found.high - typical * APPS_SLOWED * min(0.0, machine.low) + drift
-    return Estimate(found.estimate, low, high)
+    low = growth.low - typical * APPS_SLOWED * max(0.0, machine.high) - drift
+    high = growth.high - typical * APPS_SLOWED * min(0.0, machine.low) + drift
+    return Estimate(growth.estimate, low, high)
 
 
 def _drift(typical: float) -> float:

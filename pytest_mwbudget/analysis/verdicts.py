@@ -175,9 +175,9 @@ def _unless_explained(judgement: Judgement, together: Together | None, of_all: J
 # ---- counts -----------------------------------------------------------------------------------------------------
 
 
-def judge_count(found: Range, most: float) -> Judgement:
+def judge_count(count: Range, most: float) -> Judgement:
     """Judge a count by the range of most requests: undecided if the budget is in it."""
-    low, high = found
+    low, high = count
     if low <= most < high:
         return Judgement(
             "undecided",
@@ -231,13 +231,13 @@ class Look:
     @property
     def kept(self) -> bool:
         """Whether there are budgets of time and all of them are certainly kept."""
-        said = {judgement.verdict for judgement in self.judgements.values()}
-        return said == {"pass"} and self.estimates.bounded
+        verdicts = {judgement.verdict for judgement in self.judgements.values()}
+        return verdicts == {"pass"} and self.estimates.bounded
 
 
 def judge_all(
     layers: Sequence[Bounded],
-    found: Estimates,
+    estimates: Estimates,
     frames: Mapping[Frame, Microseconds],
     effort: Effort,
     *,
@@ -251,14 +251,14 @@ def judge_all(
     is of it. `crowded` is the reason why no failure counts, None if failures count. `time` gives the measurement more
     time.
     """
-    rows = rows_of(layers, found)
-    judging = _Judging(found, rows, effort, crowded, time)
+    rows = rows_of(layers, estimates)
+    judging = _Judging(estimates, rows, effort, crowded, time)
     judgements: dict[BudgetKey, Judged] = {
         (row.layer.index, quantity): judging.row(row, quantity) for row in rows for quantity in row.bounded.bounds
     }
     for frame, bound in frames.items():
         judgements[frame] = judging.frame(frame, bound, endpoint)
-    return Look(found, rows, judgements)
+    return Look(estimates, rows, judgements)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,17 +273,17 @@ class _Judging:
 
     def frame(self, frame: Frame, bound: Microseconds, endpoint: EntryIndex | None) -> Judged:
         """Judge a row that is no layer."""
-        found, waited_us = self.found, 0.0
-        limit_us = found.detection_limit_us
+        estimates, waited_us = self.found, 0.0
+        limit_us = estimates.detection_limit_us
         if frame == "total":  # it has no probes and needs no detection limit
-            us, slowdown, waited_us, limit_us = found.whole, found.slowdowns.whole, found.waits.whole, 0.0
+            us, slowdown, waited_us, limit_us = estimates.whole, estimates.slowdowns.whole, estimates.waits.whole, 0.0
         elif frame == "outside":
-            us, slowdown = found.outside, found.slowdowns.outside
+            us, slowdown = estimates.outside, estimates.slowdowns.outside
         else:
             assert endpoint is not None
-            us, slowdown = found.split[endpoint], found.slowdowns.split[endpoint]
-            waited_us = found.waits.split.get(endpoint, 0.0)
-        grows = (endpoint if frame == "endpoint" else frame) in found.growing
+            us, slowdown = estimates.split[endpoint], estimates.slowdowns.split[endpoint]
+            waited_us = estimates.waits.split.get(endpoint, 0.0)
+        grows = (endpoint if frame == "endpoint" else frame) in estimates.growing
         judgement = self._figure(us, bound, limit_us, slowdown, waited_us, grows=grows)
         return self._advised(judgement, us, bound, slowdown, waited_us, grows=grows)
 
@@ -321,11 +321,11 @@ class _Judging:
             )
             return Judgement("undecided", tagged(few, "few-messages"))
         if row.layer.merged_with is None:
-            told = "how long it holds the event loop" if source == "occupation" else "its time"
+            figure = "how long it holds the event loop" if source == "occupation" else "its time"
             return Judgement(
                 "undecided",
                 tagged(
-                    f"there were too few requests to tell {told}; give the run more time with {self.time.name}",
+                    f"there were too few requests to tell {figure}; give the run more time with {self.time.name}",
                     "too-few-requests",
                 ),
             )
@@ -373,16 +373,16 @@ class _Judging:
             )
             return Judgement("undecided", tagged(why, "near-budget"))
         above_us = fails_above(bound, row.slowdown)
-        found = slow_requests(self.found, entry, quantity, above_us, above_us / (1 + BETWEEN_RUNS))
+        counts = slow_requests(self.found, entry, quantity, above_us, above_us / (1 + BETWEEN_RUNS))
         waits = row.occupation is not None and row.occupation.wait_us > 0
         if waits or entry in self.found.hopping or self.found.in_threads:
             why = "it waits for threads or for something else, and the machine decides how long a wait takes"
-        elif found.certain:
+        elif counts.certain:
             return Judgement("undecided", self.crowded) if self.crowded else Judgement("fail")
         else:
             why = (
-                f"{found.slow} of {found.requests} requests took more than {above_us:.4g} µs, and so did"
-                f" {found.slowed} of {found.pieces} pieces of fixed work that should take a little less: the machine"
+                f"{counts.slow} of {counts.requests} requests took more than {above_us:.4g} µs, and so did"
+                f" {counts.slowed} of {counts.pieces} pieces of fixed work that should take a little less: the machine"
                 " may have caused the slow requests; give the run more time with"
                 f" {self.time.name}, or run it again when the machine is less busy"
             )

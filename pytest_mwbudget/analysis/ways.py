@@ -94,7 +94,7 @@ class Ways:
         differences: dict[bool, str] = {}
         for (owner, usual), times in zip(self.traced.items(), way, strict=True):
             outer = map(owner_of, outwards(entries, entries[owner - 1].parent))
-            around = next((names[one] for one in outer if one in names), OUTSIDE)
+            around = next((names[outer_owner] for outer_owner in outer if outer_owner in names), OUTSIDE)
             if usual and times:
                 how = f"{names[owner]} is entered {times} times, not {usual}"
             else:

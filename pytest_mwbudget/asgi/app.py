@@ -56,12 +56,12 @@ class NamedApp:
             sys.path.insert(0, str(self.root))
         place, call = self._parsed()
         self._find_in_src(place)
-        found = import_app(place, self.said)
+        target = import_app(place, self.said)
         if call is not None:
-            return self._made(found, place, *call)
-        if not is_class(found) and callable(found) and accepts(found) and not accepts(found, {}, None, None):
-            return self._made(found, place, [], {})
-        return checked_app(found, f"{self.said}, and that is {shown(found)}", self.remedy)
+            return self._made(target, place, *call)
+        if not is_class(target) and callable(target) and accepts(target) and not accepts(target, {}, None, None):
+            return self._made(target, place, [], {})
+        return checked_app(target, f"{self.said}, and that is {shown(target)}", self.remedy)
 
     remedy = (
         "name the ASGI app itself, a factory without parameters, or a call such as 'package.module:create_app(\"a\")'"
@@ -129,13 +129,16 @@ def _literal(node: ast.expr) -> Any:
         raise ValueError(f"{ast.unparse(node)} is no literal") from None
 
 
-def import_app(reference: str, said: str) -> object:
-    """Import the object at `package.module:attribute`. Raises AppError, which begins with `said`, when that fails."""
+def import_app(reference: str, beginning: str) -> object:
+    """Import the object at `package.module:attribute`.
+
+    Raises AppError, which begins with `beginning`, when that fails.
+    """
     place, colon, path = reference.partition(":")
     if not (place and colon and path):
-        raise AppError(f"{said}; write 'package.module:app'")
+        raise AppError(f"{beginning}; write 'package.module:app'")
     try:
-        found: object = importlib.import_module(place)
+        target: object = importlib.import_module(place)
     except (Exception, SystemExit) as error:
         missing = isinstance(error, ModuleNotFoundError) and f"{place}.".startswith(f"{error.name}.")
         remedy = (
@@ -144,20 +147,20 @@ def import_app(reference: str, said: str) -> object:
             if missing
             else "correct the module, or what it needs to be imported"
         )
-        raise AppError(f"{said}, but importing {place!r} {_how_ended(error)}; {remedy}") from error
+        raise AppError(f"{beginning}, but importing {place!r} {_how_ended(error)}; {remedy}") from error
     for name in path.split("."):
         try:
-            found = getattr(found, name)
+            target = getattr(target, name)
         except AttributeError:
-            names = [known for known in dir(found) if not known.startswith("_")]
+            names = [known for known in dir(target) if not known.startswith("_")]
             raise AppError(
-                f"{said}, but {place!r} has no {name!r}.{near_miss(name, names)} The names that it has are:"
+                f"{beginning}, but {place!r} has no {name!r}.{near_miss(name, names)} The names that it has are:"
                 f" {', '.join(names) or 'none'}"
             ) from None
         except Exception as error:
-            raise AppError(f"{said}, but getting {name!r} of {place!r} {_how_ended(error)}") from error
+            raise AppError(f"{beginning}, but getting {name!r} of {place!r} {_how_ended(error)}") from error
         place = f"{place}.{name}"
-    return found
+    return target
 
 
 def _how_ended(error: BaseException) -> str:
@@ -173,19 +176,19 @@ def _how_ended(error: BaseException) -> str:
 
 def checked_app(
     app: object,
-    said: str = "",
+    beginning: str = "",
     remedy: str = "return the ASGI app itself from the fixture mw_budget_app, or name it in the setting mw_budget_app",
 ) -> ASGIApp:
     """Return `app`, or the app that it names. Raises AppError when this cannot be an ASGI 3 app.
 
-    The message begins with `said`, by default with what the app is, and ends with `remedy`.
+    The message begins with `beginning`, by default with what the app is, and ends with `remedy`.
     """
     if type(app) is NamedApp:
         return app.load()
-    said = said or f"the app under test is {shown(app)}"
+    beginning = beginning or f"the app under test is {shown(app)}"
     if not callable(app) or is_class(app):
-        raise AppError(f"{said}, which is not an ASGI app; {remedy}")
+        raise AppError(f"{beginning}, which is not an ASGI app; {remedy}")
     if not accepts(app, {}, None, None):
         factory = ", it looks like a factory; call it in the fixture" if accepts(app) else ""
-        raise AppError(f"{said}, which does not take (scope, receive, send){factory}; {remedy}")
+        raise AppError(f"{beginning}, which does not take (scope, receive, send){factory}; {remedy}")
     return app

@@ -53,10 +53,10 @@ def static_dict(owner: object) -> dict[str, object]:
     """Return the `__dict__` of an object itself, not of an object that it wraps."""
     if type(of_type(owner, "__wrapped__")) is GetSetDescriptorType:
         return {}
-    found = from_c(owner, "__dict__")
-    if type(found) is dict:
-        return found
-    return dict(dict.items(found)) if is_a(found, dict) else {}
+    attributes = from_c(owner, "__dict__")
+    if type(attributes) is dict:
+        return attributes
+    return dict(dict.items(attributes)) if is_a(attributes, dict) else {}
 
 
 def is_function(callee: object) -> bool:

@@ -24,12 +24,12 @@ STARVED_SHARE, MOST_DELAYS = 0.1, 10
 
 def queued_ns() -> dict[str, Nanoseconds]:
     """Return by thread of this process how long it was ready to run and had no processor; empty if nothing says."""
-    found: dict[str, Nanoseconds] = {}
+    waited_ns: dict[str, Nanoseconds] = {}
     with suppress(OSError):
         for thread in os.listdir(THREADS):
             with suppress(OSError, IndexError, ValueError), open(f"{THREADS}/{thread}/schedstat", "rb") as file:
-                found[thread] = int(file.read().split()[1])
-    return found
+                waited_ns[thread] = int(file.read().split()[1])
+    return waited_ns
 
 
 @dataclass(frozen=True, slots=True)

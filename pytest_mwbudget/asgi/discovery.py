@@ -43,9 +43,9 @@ async def discover(call: Callable[[Observer], Awaitable[object]], *, thorough: b
     inside it, which it may do now and then, or if layers were made anew.
     """
     traces = [await _traced(call), await _traced(call)]
-    found = stack_of(*traces)
-    if not thorough and found.settled and _way(traces[0]) == _way(traces[1]):
-        return found
+    stack = stack_of(*traces)
+    if not thorough and stack.settled and _way(traces[0]) == _way(traces[1]):
+        return stack
     begin = perf_counter_ns()
     while len(traces) < MOST_TRACED and perf_counter_ns() - begin < TRACING_NS:
         traces.append(await _traced(call))
@@ -78,8 +78,8 @@ def _stack_of_most(traces: Sequence[Trace]) -> Stack:
     stacks = [stack_of(*next(latest))]
     while stacks[-1].anew and (pair := next(latest, None)):
         stacks.append(stack_of(*pair))
-    found = stacks[0] if stacks[-1].anew else stacks[-1]
-    entries = list(found.entries)
+    stack = stacks[0] if stacks[-1].anew else stacks[-1]
+    entries = list(stack.entries)
     known = {entry.identity: EntryIndex(index) for index, entry in enumerate(entries)}
     for same in ways[1:]:
         other = stack_of(*(same if len(same) > 1 else same * 2)[-2:])
@@ -87,11 +87,11 @@ def _stack_of_most(traces: Sequence[Trace]) -> Stack:
             entry = other.entries[index]
             if entry.identity not in known:
                 around = outwards(other.entries, entry.parent)
-                parent = next((known[key] for one in around if (key := other.entries[one].identity) in known), None)
+                parent = next((known[key] for outer in around if (key := other.entries[outer].identity) in known), None)
                 known[entry.identity] = EntryIndex(len(entries))
                 entries.append(_stray(entry, parent))
-    strays = range(len(found.entries), len(entries))
-    return replace(found, entries=tuple(entries), strays=tuple(map(EntryIndex, strays)))
+    strays = range(len(stack.entries), len(entries))
+    return replace(stack, entries=tuple(entries), strays=tuple(map(EntryIndex, strays)))
 
 
 def _stray(entry: Entry, parent: EntryIndex | None) -> Entry:
@@ -133,10 +133,10 @@ def stack_of(first: Trace, second: Trace) -> Stack:
     tasks = {call.task for call in second.calls if not call.elsewhere}
     displaced = first.displaced or second.displaced
     anew = _made_anew(second, layer_calls, index_of)
-    found = with_layers(entries, tasks=len(tasks) > 1, displaced=displaced, why_unseen=why_unseen, anew=anew)
-    found = replace(found, uncut=second.uncut, anew=bool(anew))
+    stack = with_layers(entries, tasks=len(tasks) > 1, displaced=displaced, why_unseen=why_unseen, anew=anew)
+    stack = replace(stack, uncut=second.uncut, anew=bool(anew))
     with loops.unwatched():
-        return with_parts(found, first, second, list(entered.values()))
+        return with_parts(stack, first, second, list(entered.values()))
 
 
 def _made_anew(
@@ -147,12 +147,12 @@ def _made_anew(
     These are objects that enter other callables. A function that is made for a request, such as an exception wrapper,
     cannot be told from a part of its maker.
     """
-    outer = {one for call in layer_calls for one in call.outer_calls()}
+    outer = {outer_call for call in layer_calls for outer_call in call.outer_calls()}
     made: dict[int, tuple[EntryIndex | None, object]] = {}
     for call in trace.calls:
         new = call in layer_calls and call in outer and call not in index_of and call.hook is None
         if new and not is_function(call.callee) and kind_of(call.callee) != "routing":
-            around = next((index_of[one] for one in call.outer_calls() if one in index_of), None)
+            around = next((index_of[outer_call] for outer_call in call.outer_calls() if outer_call in index_of), None)
             made.setdefault(id(call.callee), (around, call.callee))
     return list(made.values())
 
@@ -166,7 +166,7 @@ def _entry(
     outlives: bool,
 ) -> Entry:
     call = calls[0]
-    outer_calls = [next((outer for outer in one.outer_calls() if outer in index_of), None) for one in calls]
+    outer_calls = [next((outer for outer in each_call.outer_calls() if outer in index_of), None) for each_call in calls]
     parents = tuple(None if outer is None else index_of[outer] for outer in outer_calls)
     outer = outer_calls[0]
     function = None if (call.elsewhere or outlives) and call.hook is None else call.function
@@ -222,7 +222,7 @@ def _telling_spots(first: Sequence[TracedCall], second: Sequence[TracedCall]) ->
     """
     calls: dict[int, tuple[list[TracedCall], list[TracedCall]]] = {}
     for number, trace in enumerate((first, second)):
-        for call in (one for one in trace if one.hook is None):
+        for call in (each_call for each_call in trace if each_call.hook is None):
             calls.setdefault(call.entered, ([], []))[number].append(call)
     return {entered: _telling_spots_of(*both) for entered, both in calls.items()}
 

@@ -52,12 +52,14 @@ def where(scope: Scope, coroutines: Iterable[object]) -> str | None:
 
     `scope` is the scope of the request; `coroutines` are the coroutines of all tasks.
     """
-    own = {id(one) for one in held_by_scope(dict(scope))}
-    tasks = [found for one in coroutines if (found := _waiting(list(_frames(one)), own)) is not None]
+    own = {id(held) for held in held_by_scope(dict(scope))}
+    tasks = [
+        each_task for coroutine in coroutines if (each_task := _waiting(list(_frames(coroutine)), own)) is not None
+    ]
     if not tasks:
         return None
     # From the outermost task inwards: each is entered by an object that the one before it holds.
-    task = next((one for one in tasks if not any(other.leads_to(one) for other in tasks)), tasks[0])
+    task = next((candidate for candidate in tasks if not any(other.leads_to(candidate) for other in tasks)), tasks[0])
     names = [*task.names]
     while inner := next(filter(task.leads_to, tasks), None):
         tasks.remove(task)
@@ -80,11 +82,11 @@ def _waiting(frames: Sequence[FrameType], own: set[int]) -> _Waiting | None:
             names.append(callee[0])
             first.append(callee[1])
             hooks += _hooks(callee[1])
-            held |= {id(one) for one in held_values(callee[1])}
-            held |= {id(one) for one in frame.f_locals.values()}
+            held |= {id(inner) for inner in held_values(callee[1])}
+            held |= {id(local) for local in frame.f_locals.values()}
     if not names:
         return None
-    innermost = next((one for one in reversed(frames) if not _only_waits(one)), frames[-1])
+    innermost = next((each_frame for each_frame in reversed(frames) if not _only_waits(each_frame)), frames[-1])
     code = innermost.f_code
     place = f"{code.co_qualname} ({Path(code.co_filename).name}:{innermost.f_lineno})"
     return _Waiting(names, place, first[0], frozenset(held))
@@ -102,7 +104,7 @@ def _callee(frame: FrameType, own: set[int]) -> tuple[str, object] | None:
     if parameters.starred:
         positional += tuple(values.get(parameters.starred, ()))
     call = call_in(parameters, positional, {name: values[name] for name in parameters.keywords})
-    if call is None or not any(id(one) in own for one in held_by_scope(call.scope)):
+    if call is None or not any(id(held) in own for held in held_by_scope(call.scope)):
         return None
     if call.lead is not None and method_name(call.lead, frame.f_code) is not None:
         return display_name(call.lead), call.lead
@@ -131,24 +133,26 @@ def _only_waits(frame: FrameType) -> bool:
 
 def _frames(coroutine: object) -> Iterator[FrameType]:
     """Yield the frames of a suspended coroutine and of what it awaits, outermost first."""
-    one: object = coroutine
+    awaitable: object = coroutine
     for _ in range(MOST_AWAITED):
-        one = unproxied(one)
-        if one is None:
+        awaitable = unproxied(awaitable)
+        if awaitable is None:
             return
-        frame = _first(one, FRAMES)
+        frame = _first(awaitable, FRAMES)
         if type(frame) is FrameType:
             yield frame
-        one = _awaited(one)
+        awaitable = _awaited(awaitable)
 
 
-def _awaited(one: object) -> object:
+def _awaited(awaitable: object) -> object:
     """Return what a coroutine or the like awaits; for other awaitables the coroutine that they hold."""
-    awaited = _first(one, AWAITED)
+    awaited = _first(awaitable, AWAITED)
     if awaited is not None:
         return awaited
-    return next((held for held in gc.get_referents(one) if type(held) in STEPPED), None)
+    return next((held for held in gc.get_referents(awaitable) if type(held) in STEPPED), None)
 
 
-def _first(one: object, names: Iterable[str]) -> object:
-    return next((value for name in names if (value := from_c(one, name)) is not None and value is not MISSING), None)
+def _first(awaitable: object, names: Iterable[str]) -> object:
+    return next(
+        (value for name in names if (value := from_c(awaitable, name)) is not None and value is not MISSING), None
+    )

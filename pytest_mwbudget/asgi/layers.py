@@ -43,24 +43,24 @@ def with_layers(
     last = len(entries) if endpoint is None else endpoint
     if app is not None:
         last = app if app == endpoint else app + 1
-    found = list(_asgi_layers(entries, range(1 if outside else 0, last)))
+    rows = list(_asgi_layers(entries, range(1 if outside else 0, last)))
     if app is None:
-        found += [_Found(None, inner) for inner in (_not_entered(entries) if endpoint is None else ())]
+        rows += [_Found(None, inner) for inner in (_not_entered(entries) if endpoint is None else ())]
     else:
-        found += _framework_layers(entries, app, all_of_them=endpoint is None)
+        rows += _framework_layers(entries, app, all_of_them=endpoint is None)
         why_unseen = None
     # Those inside a layer are in its row, which has a budget.
     merged = {None: OUTSIDE_ROW, endpoint: ENDPOINT} | ({OUTERMOST: OUTSIDE_ROW} if outside else {})
-    found += [_Found(None, callee, merged_with=merged[around]) for around, callee in anew if around in merged]
-    names = numbered([one.name or display_name(one.callee) for one in found])
+    rows += [_Found(None, callee, merged_with=merged[around]) for around, callee in anew if around in merged]
+    names = numbered([row.name or display_name(row.callee) for row in rows])
     with loops.unwatched():
-        origins = [origin_of(one.callee) for one in found]
-    name_of = {one.entry: name for one, name in zip(found, names, strict=True) if one.entry is not None}
+        origins = [origin_of(row.callee) for row in rows]
+    name_of = {row.entry: name for row, name in zip(rows, names, strict=True) if row.entry is not None}
     handed_on = _handed_on(entries, endpoint, name_of, why_unseen)
     layers: list[tuple[EntryIndex | None, Layer]] = []
-    for place, (one, name, origin) in enumerate(zip(found, names, origins, strict=True)):
-        index = one.entry
-        merged_with, merged_because = one.merged_with, one.merged_with and MADE_ANEW
+    for place, (row, name, origin) in enumerate(zip(rows, names, origins, strict=True)):
+        index = row.entry
+        merged_with, merged_because = row.merged_with, row.merged_with and MADE_ANEW
         if merged_with is not None:
             pass
         elif index is None and handed_on is not None:
@@ -72,15 +72,15 @@ def with_layers(
         layer = Layer(
             index=RowIndex(place),
             name=name,
-            qualname=qualname_of(one.callee),
-            kind="routing" if index is not None and entries[index].seam is not None else kind_of(one.callee),
-            aliases=aliases_of(one.callee, name),
+            qualname=qualname_of(row.callee),
+            kind="routing" if index is not None and entries[index].seam is not None else kind_of(row.callee),
+            aliases=aliases_of(row.callee, name),
             entered=index is not None or handed_on is not None or merged_with is not None,
             runs_task=any(entry.own_task and entry.parent in parts for entry in entries),
             merged_with=merged_with,
             merged_because=merged_because,
             origin=origin,
-            adapts=one.adapts,
+            adapts=row.adapts,
         )
         layers.append((index, layer))
     return Stack(
@@ -201,8 +201,8 @@ def is_entered_again(callee: object, entries: Sequence[Entry]) -> bool:
 
 def _nearest(entries: Sequence[Entry], index: EntryIndex | None, name_of: Mapping[EntryIndex, str]) -> str:
     """Return the name of the nearest layer from `index` outwards that has a boundary of its own."""
-    named = takewhile(lambda one: one in name_of, outwards(entries, index))
-    return next((name_of[one] for one in named if entries[one].function is not None), OUTSIDE)
+    named = takewhile(lambda outer: outer in name_of, outwards(entries, index))
+    return next((name_of[outer] for outer in named if entries[outer].function is not None), OUTSIDE)
 
 
 def _handed_on(
@@ -248,8 +248,8 @@ def _inner_app(entries: Sequence[Entry]) -> object | None:
         return _is_entered(app, entries) and kind_of(app) != "routing"
 
     def is_outside(app: object) -> bool:
-        held = _reached(_held_apps(app), lambda one: not _is_entered(one, entries))
-        return any(_is_entered_by(one, innermost) for one in held)
+        held = _reached(_held_apps(app), lambda inner: not _is_entered(inner, entries))
+        return any(_is_entered_by(inner, innermost) for inner in held)
 
     reached = _reached(_held_apps(innermost.callee, bound), may_enter_another)
     return next((app for app in reached if not _is_entered(app, entries) and not is_outside(app)), None)

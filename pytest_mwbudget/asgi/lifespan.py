@@ -176,10 +176,10 @@ def _alone(error: BaseException) -> BaseException:
 def _failed(phase: str, error: BaseException) -> str:
     text = text_of(error)
     if isinstance(error, _LeftError):
-        said = f": the app reported {text!r}" if text else ": the app reported so, without a reason"
+        how = f": the app reported {text!r}" if text else ": the app reported so, without a reason"
     else:
-        said = f" with {type(error).__name__}" + (f": {text}" if text else "")
+        how = f" with {type(error).__name__}" + (f": {text}" if text else "")
     return (
-        f"the app's lifespan {phase} failed{said}; correct it, or leave the lifespan alone with lifespan=False in the"
+        f"the app's lifespan {phase} failed{how}; correct it, or leave the lifespan alone with lifespan=False in the"
         f" marker or mw_budget_lifespan = false in the configuration"
     )

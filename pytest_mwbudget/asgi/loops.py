@@ -123,8 +123,8 @@ class AsyncioLoop:
         if any(map(_in_wait_for, self.coroutines())):  # which has no `asyncio.timeout` before Python 3.12
             return True
         # A task does not know its limits, and the timers of uvloop cannot be listed.
-        limits = [one for one in gc.get_objects() if type(one) is asyncio.Timeout and one.when() is not None]
-        return any(getattr(one, "_task", None) in tasks and "[active]" in repr(one) for one in limits)
+        limits = [limit for limit in gc.get_objects() if type(limit) is asyncio.Timeout and limit.when() is not None]
+        return any(getattr(limit, "_task", None) in tasks and "[active]" in repr(limit) for limit in limits)
 
     def cancelling(self) -> bool:
         """Return whether the running task was asked to end with `asyncio.CancelledError`."""

@@ -93,7 +93,7 @@ class Opening:
     def _watch(self, hooks: Iterable[Hook]) -> None:
         for hook in hooks:
             known = self.hooks.setdefault(hook.function.__code__, [])
-            if not any(one.function is hook.function and one.instance is hook.instance for one in known):
+            if not any(watched.function is hook.function and watched.instance is hook.instance for watched in known):
                 known.append(hook)
 
     # ---- calls ------------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class Opening:
     def entered(self, frame: FrameType, task: object, *, elsewhere: bool) -> None:
         """Note the call of a watched function."""
         try:
-            hook = next((one for one in self.hooks[frame.f_code] if one.is_entered_by(frame)), None)
+            hook = next((watched for watched in self.hooks[frame.f_code] if watched.is_entered_by(frame)), None)
         except Exception as error:
             self._note_error(error)
             return
@@ -121,10 +121,10 @@ class Opening:
             return
         outer = self.step_of[frame].outer_steps()
         if any(step.hook and step.hook.function.__code__ is frame.f_code for step in outer):
-            found = self._guarded(fastapi.dependency_hooks(frame.f_locals))
+            hooks = self._guarded(fastapi.dependency_hooks(frame.f_locals))
             self.stand_ins = fastapi.stand_ins(frame.f_locals)
             self.rebuilt += bool(self.stand_ins)
-            self.solved += [hook.layer.callee for hook in found[:1] if hook.layer is not None]
+            self.solved += [hook.layer.callee for hook in hooks[:1] if hook.layer is not None]
 
     def _read_response(self, frame: FrameType) -> Iterator[Hook]:
         """Note the models of a response, and yield hooks of the validators of those that the handler returned."""
@@ -174,12 +174,12 @@ class Opening:
     def _guarded(self, hooks: Iterator[Hook]) -> list[Hook]:
         """Watch and return the hooks; none if they cannot be read."""
         try:
-            found = list(hooks)
+            readable = list(hooks)
         except Exception as error:  # an app or a release that is built in another way must break no test
             self._note_error(error)
             return []
-        self._watch(found)
-        return found
+        self._watch(readable)
+        return readable
 
     def _note_error(self, error: Exception) -> None:
         self.error = UNREADABLE.format(type(error).__name__, error)
@@ -209,10 +209,12 @@ class Opening:
     def end(self) -> None:
         """Tell the functions apart that share their code, and have equal cells or none."""
         shared = [step for step in self.steps if step.hook and len(self.hooks.get(step.frame.f_code, ())) > 1]
-        for step, function in zip(shared, internals.functions_of([one.frame for one in shared]), strict=True):
+        for step, function in zip(
+            shared, internals.functions_of([each_step.frame for each_step in shared]), strict=True
+        ):
             known = self.hooks[step.frame.f_code]
             if step.hook is not None:
-                same = (one for one in known if one.function is function and one.instance is step.hook.instance)
+                same = (hook for hook in known if hook.function is function and hook.instance is step.hook.instance)
                 step.hook = next(same, step.hook)
 
     # ---- the result -------------------------------------------------------------------------------------------------
@@ -247,7 +249,8 @@ class Opening:
     def validated_again(self) -> dict[type, int]:
         """Return the models that the handler returned, each with the number of calls of its validators by FastAPI."""
         return {
-            model: sum(self.validated[one] for one in functions) for model, functions in self.returned_models.items()
+            model: sum(self.validated[function] for function in functions)
+            for model, functions in self.returned_models.items()
         }
 
     def calls_of(self, dependency: object, steps: Iterable[Step]) -> int:
@@ -257,10 +260,10 @@ class Opening:
         times, solves the dependencies of each.
         """
         code = _code_of(dependency)
-        if code is not None and any(one is not dependency and _code_of(one) is code for one in self.solved):
+        if code is not None and any(solved is not dependency and _code_of(solved) is code for solved in self.solved):
             return 0
         solving = (_outermost_solving(step) for step in steps)
-        return max(Counter(one for one in solving if one is not None).values(), default=0)
+        return max(Counter(outermost for outermost in solving if outermost is not None).values(), default=0)
 
     def _is_step_of(self, hook: Hook) -> bool:
         return any(step.hook is not None and step.hook.function is hook.function for step in self.steps)
@@ -268,12 +271,12 @@ class Opening:
 
 def _outermost_solving(step: Step) -> Step | None:
     """Return the outermost of the calls of `solve_dependencies` directly round a step, None without one."""
-    found = None
+    outermost = None
     for outer in step.outer_steps():
         if outer.hook is None or outer.hook.layer is None or outer.hook.layer.name != VALIDATE:
             break
-        found = outer
-    return found
+        outermost = outer
+    return outermost
 
 
 def _code_of(dependency: object) -> CodeType | None:

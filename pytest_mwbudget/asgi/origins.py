@@ -43,7 +43,7 @@ def dispatch_of(callee: object) -> object | None:
     dispatch = static_dict(callee).get("dispatch_func")
     own = type(dispatch) is MethodType and dispatch.__self__ is callee
     copied = dispatch is not None and any(
-        static_dict(one).get("dispatch_func") is dispatch for one in held_values(callee)
+        static_dict(inner).get("dispatch_func") is dispatch for inner in held_values(callee)
     )
     if own or copied:
         return None
@@ -51,8 +51,8 @@ def dispatch_of(callee: object) -> object | None:
 
 
 def _file_of_module(name: str) -> str:
-    found = static_dict(sys.modules.get(name)).get("__file__")
-    return found if type(found) is str else ""
+    file = static_dict(sys.modules.get(name)).get("__file__")
+    return file if type(file) is str else ""
 
 
 def _short(file: str) -> str:

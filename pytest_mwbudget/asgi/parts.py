@@ -109,7 +109,7 @@ def _repeated(
 def _stand_ins(rows: Iterable[tuple[EntryIndex, Layer]], entries: Sequence[Entry], opening: Opening) -> Iterator[str]:
     """Yield the dependencies that overrides put in place of others."""
     for index, layer in rows:
-        if layer.kind == "dependency" and any(entries[index].callee is one for one in opening.stand_ins):
+        if layer.kind == "dependency" and any(entries[index].callee is stand_in for stand_in in opening.stand_ins):
             yield layer.name
 
 
@@ -134,10 +134,10 @@ def _sites(stack: Stack, endpoint: EntryIndex, trace: Trace) -> Iterator[_Site]:
     opening = trace.opening
     calls = {call.frame: call for call in trace.calls}
     own = stack.entries[endpoint]
-    found: dict[Key, _Site] = {}
+    sites: dict[Key, _Site] = {}
     innermost = _innermost(stack, endpoint)
     for step in opening.steps:
-        outer = (calls[one.frame] for one in step.outer_steps() if one.frame in calls)
+        outer = (calls[outer_step.frame] for outer_step in step.outer_steps() if outer_step.frame in calls)
         # Some methods of Django's middlewares are called inside the endpoint. What they call belongs to them.
         around = next((call for call in outer if _enters(call, own) or (call.hook and call.hook.layer)), None)
         if around is None or not _enters(around, own):
@@ -145,9 +145,9 @@ def _sites(stack: Stack, endpoint: EntryIndex, trace: Trace) -> Iterator[_Site]:
         entered = _hook_of(step, calls, opening, innermost)
         if entered is not None:
             site = _Site(entered)
-            found.setdefault(_key(site), site).steps.append(step)
-    by_step = {step: site for site in found.values() for step in site.steps}
-    for site in found.values():
+            sites.setdefault(_key(site), site).steps.append(step)
+    by_step = {step: site for site in sites.values() for step in site.steps}
+    for site in sites.values():
         # A part inside itself, through another function, needs no boundary of its own.
         if not all(_inside_its_own(site, step, by_step) for step in site.steps):
             yield site
@@ -158,7 +158,7 @@ def _enters(call: TracedCall, entry: Entry) -> bool:
 
 
 def _inside_its_own(site: _Site, step: Step, by_step: Mapping[Step, _Site]) -> bool:
-    outer = next((by_step[one] for one in step.outer_steps() if one in by_step), None)
+    outer = next((by_step[outer_step] for outer_step in step.outer_steps() if outer_step in by_step), None)
     return outer is not None and outer is not site and outer.part == site.part
 
 
@@ -216,12 +216,14 @@ def _entries(
     for number, site in enumerate(sites, number_of_first):
         steps |= dict.fromkeys(site.steps, EntryIndex(number))
     for number, site in enumerate(sites, number_of_first):
-        enclosing = [next(one for one in step.outer_steps() if one in steps) for step in site.steps]
+        enclosing = [
+            next(outer_step for outer_step in step.outer_steps() if outer_step in steps) for step in site.steps
+        ]
         function = site.hook.function
         hands_on = site.part in (FRAMEWORK, RESPOND)
         yield Entry(
             parent=steps[enclosing[0]],
-            parents=tuple(steps[one] for one in enclosing),
+            parents=tuple(steps[outer_step] for outer_step in enclosing),
             own_task=all(
                 step.task is not outer.task and not step.elsewhere
                 for step, outer in zip(site.steps, enclosing, strict=True)
@@ -304,7 +306,7 @@ def _is_sync(callee: object) -> bool:
     if is_class(callee):
         return True
     functions = [*functions_called(callee)] or [*functions_called(_made_of(callee))]
-    return bool(functions) and not any(one.__code__.co_flags & ASYNC for one in functions)
+    return bool(functions) and not any(function.__code__.co_flags & ASYNC for function in functions)
 
 
 def _made_of(callee: object) -> object:

@@ -32,10 +32,10 @@ class Routes:
 
 def routes_of(app: object) -> Routes:
     """Return the routes of an app, in the order of its table. Raises AppError if its OpenAPI schema cannot be made."""
-    found = list(_table(app) or ())
-    paths = dict.fromkeys(route.path for route in found if route.get and route.why_not is None)
+    routes = list(_table(app) or ())
+    paths = dict.fromkeys(route.path for route in routes if route.get and route.why_not is None)
     left_out: dict[str, str] = {}
-    for route in found:
+    for route in routes:
         if route.path not in paths:
             left_out.setdefault(route.path, route.why_not or "no GET")
     return Routes(tuple(paths), left_out)
@@ -44,12 +44,12 @@ def routes_of(app: object) -> Routes:
 def _table(app: object) -> Iterator[Route] | None:
     """Return the routes of the outermost object that has any: middlewares may stand round the app."""
     waiting, seen = [app], {id(app)}
-    for one in waiting:
+    for candidate in waiting:
         for read in (routes_of_framework, _of_routes, _of_url_map, _of_openapi):
-            routes = read(one)
+            routes = read(candidate)
             if routes is not None:
                 return routes
-        inner = [other for other in _inner(one) if id(other) not in seen]
+        inner = [other for other in _inner(candidate) if id(other) not in seen]
         seen.update(map(id, inner))
         waiting += inner[: MOST_WRAPPERS - len(waiting)]
     return None
@@ -60,7 +60,7 @@ def _inner(app: object) -> Iterator[object]:
     held = [app.__self__] if type(app) is MethodType else [*held_values(app)]
     # Channels keeps an app for each protocol.
     held += [value["http"] for value in held if type(value) is dict and "http" in value]
-    yield from (one for one in held if callable(one) and not is_class(one))
+    yield from (callee for callee in held if callable(callee) and not is_class(callee))
 
 
 def _attribute(owner: object, name: str) -> Any:
@@ -86,7 +86,7 @@ def _flat(routes: Iterable[object], prefix: str) -> Iterator[Route]:
     for route in routes:
         effective = _attribute(route, "effective_route_contexts")  # an included router of FastAPI
         if callable(effective):
-            yield from _flat([_attribute(one, "starlette_route") or one for one in effective()], prefix)
+            yield from _flat([_attribute(context, "starlette_route") or context for context in effective()], prefix)
             continue
         path = _attribute(route, "path")
         if is_a(path, str):
@@ -105,7 +105,9 @@ def _one(route: object, path: str) -> Iterator[Route]:
     unknown = not is_class(endpoint) or static(endpoint, "get") is not MISSING
     answers = unknown if methods is None else "GET" in methods
     of_litestar = _attribute(route, "route_handlers") or ()
-    handlers = [_attribute(one, "fn") for one in of_litestar if "GET" in (_attribute(one, "http_methods") or ())]
+    handlers = [
+        _attribute(handler, "fn") for handler in of_litestar if "GET" in (_attribute(handler, "http_methods") or ())
+    ]
     yield Route(path, answers, why_not(path, handlers or [endpoint]))
 
 
@@ -121,8 +123,8 @@ def _mounted(route: object, path: str) -> Iterator[Route]:
     if nested is None:
         yield Route(f"{prefix}/", why_not=f"mounts {class_name(type(app))[1]}, whose routes are not known")
         return
-    for one in nested:
-        yield Route(prefix + one.path, one.get, one.why_not)
+    for inner in nested:
+        yield Route(prefix + inner.path, inner.get, inner.why_not)
 
 
 # ---- others ------------------------------------------------------------------------------------------------------

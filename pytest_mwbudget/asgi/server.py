@@ -387,14 +387,14 @@ class Caller:
             )
         if self.expect_status is None and status >= 400:
             host = _host(self.template.scope(self.state)) if status == BAD_REQUEST else None
-            told = f" to the host {host}" if host else ""
+            to_host = f" to the host {host}" if host else ""
             correct = (
                 "If the app refuses this host, name another in the header host. Otherwise correct"
                 if host
                 else "Correct"
             )
             raise StatusError(
-                f"{line} answered {status}{told}; nothing was measured. {correct} the request, or say"
+                f"{line} answered {status}{to_host}; nothing was measured. {correct} the request, or say"
                 f" expect_status={status} if this is the response whose cost you want.\n{exchange.excerpt()}"
             )
 
@@ -428,7 +428,7 @@ def _is_pair_of_bytes(header: object) -> bool:
 def _exit_in(error: BaseException) -> SystemExit | GeneratorExit | None:
     """Return what `sys.exit` raised in an exception or group, or a GeneratorExit; None if there is neither."""
     if isinstance(error, BaseExceptionGroup):
-        return next((found for one in error.exceptions if (found := _exit_in(one))), None)
+        return next((ended for inner in error.exceptions if (ended := _exit_in(inner))), None)
     return error if isinstance(error, (SystemExit, GeneratorExit)) else None
 
 

@@ -188,10 +188,10 @@ class Stack:
     @property
     def _told_apart(self) -> tuple[Entry, ...]:
         """The entries, where a layer that shares its function with a part is told from others as the part is."""
-        told = {id(entry.function): entry.hook.told for entry in self.entries if entry.hook and entry.is_part}
+        told_of = {id(entry.function): entry.hook.told for entry in self.entries if entry.hook and entry.is_part}
         return tuple(
-            replace(entry, hook=replace(entry.hook, told=told[id(entry.function)]))
-            if entry.hook and entry.is_layer and id(entry.function) in told
+            replace(entry, hook=replace(entry.hook, told=told_of[id(entry.function)]))
+            if entry.hook and entry.is_layer and id(entry.function) in told_of
             else entry
             for entry in self.entries
         )

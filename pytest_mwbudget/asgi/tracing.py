@@ -187,18 +187,18 @@ class Trace:
         if not all(name in values for name in names):
             return
         positional, named, _ = parameters.gathered([values[name] for name in names])
-        found = call_in(parameters, positional, named, self._is_of_this_request)
-        if found is not None and not _is_task_library(frame):
-            self._note_call(frame, found)
+        asgi_call = call_in(parameters, positional, named, self._is_of_this_request)
+        if asgi_call is not None and not _is_task_library(frame):
+            self._note_call(frame, asgi_call)
 
     def _hook_entered(self, frame: FrameType, hooks: Mapping[tuple[object, ...], Hook]) -> Hook | None:
         """Return the hook that a frame enters, None if it is none of these hooks of its code."""
-        found = next((hooks[key] for key in keys_of(frame) if key in hooks), None)
-        if found is None and any(hook.instance is None for hook in hooks.values()):
+        entered = next((hooks[key] for key in keys_of(frame) if key in hooks), None)
+        if entered is None and any(hook.instance is None for hook in hooks.values()):
             # A cell may have got another value since the app was entered.
             every = (hook for hook in self._hook_of.values() if hook.instance is None)
-            found = next((hook for hook in every if hook.is_entered_by(frame)), None)
-        return found
+            entered = next((hook for hook in every if hook.is_entered_by(frame)), None)
+        return entered
 
     def _asgi_parameters(self, code: CodeType) -> Parameters | None:
         """Return the parameters of a function that can take (scope, receive, send), else None."""
@@ -217,12 +217,12 @@ class Trace:
         self.calls.append(call)
         self._call_of[call.frame] = call
 
-    def _note_call(self, frame: FrameType, found: Call) -> None:
-        call = TracedCall(frame, found, *self._surroundings(frame), seam=self._seam(found.lead))
+    def _note_call(self, frame: FrameType, asgi_call: Call) -> None:
+        call = TracedCall(frame, asgi_call, *self._surroundings(frame), seam=self._seam(asgi_call.lead))
         self._note(call)
-        self.opening.entered_asgi(frame, found, call.task, elsewhere=call.elsewhere)
-        self._own |= {id(one): one for one in (found.receive, found.send, *held_by_scope(found.scope))}
-        send = next(functions_called(found.send), None)
+        self.opening.entered_asgi(frame, asgi_call, call.task, elsewhere=call.elsewhere)
+        self._own |= {id(own): own for own in (asgi_call.receive, asgi_call.send, *held_by_scope(asgi_call.scope))}
+        send = next(functions_called(asgi_call.send), None)
         if send is not None:
             self._senders.setdefault(send.__code__, []).append(call)
 
@@ -260,9 +260,9 @@ class Trace:
         if frame in self._makers_of:
             return self._makers_of[frame][0]
         for outer in _with_callers(frame.f_back):
-            found = self._call_of.get(outer)
-            if found is not None:
-                return found
+            outer_call = self._call_of.get(outer)
+            if outer_call is not None:
+                return outer_call
             if outer in self._makers_of:
                 return self._makers_of[outer][0]
         inherited = _current.get()
@@ -284,7 +284,7 @@ class Trace:
         kind = dict.get(scope, "type")
         if type(kind) is not str or kind not in ("http", "websocket"):
             return False
-        return any(id(one) in self._own for one in (receive, send, *held_by_scope(scope)))
+        return any(id(passed) in self._own for passed in (receive, send, *held_by_scope(scope)))
 
     # ---- returns ----------------------------------------------------------------------------------------------------
 

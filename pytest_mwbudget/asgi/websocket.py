@@ -104,11 +104,11 @@ class BuiltConnection:
 
     def scope(self, state: Mapping[str, Any] | None) -> Scope:
         """Return a new scope."""
-        found = self.built.scope(state)
-        del found["method"]
-        secure = found["scheme"] in ("https", "wss")
+        http_scope = self.built.scope(state)
+        del http_scope["method"]
+        secure = http_scope["scheme"] in ("https", "wss")
         return {
-            **found,
+            **http_scope,
             "type": "websocket",
             "asgi": {"version": "3.0", "spec_version": "2.4"},
             "scheme": "wss" if secure else "ws",
@@ -166,8 +166,8 @@ class Connection(Exchange):
     def steps(self) -> tuple[Step, ...]:
         """The steps of the exchange."""
         template: RequestTemplate = self.template
-        found: tuple[Step, ...] = template.steps  # type: ignore[attr-defined]
-        return found
+        steps: tuple[Step, ...] = template.steps  # type: ignore[attr-defined]
+        return steps
 
     async def receive(self) -> Message:
         """Return the connect, then each message of the client once its time has come, and at last the disconnect."""

@@ -18,10 +18,10 @@ def merge(files: Sequence[str], output: str | None, base: str | None) -> None:
     The `base` is what the files were made of. Unless it is named, it is the file at `output`, if there is one and it is
     not among the files. Raises SettingError for a file that cannot be read.
     """
-    found = [_read(file) for file in files]
+    limits_files = [_read(file) for file in files]
     if base is None and output is not None and Path(output).exists() and not _among(output, files):
         base = output
-    text = text_of(merged(found, None if base is None else _read(base, empty=True)))
+    text = text_of(merged(limits_files, None if base is None else _read(base, empty=True)))
     if output is None:
         sys.stdout.write(text)
     else:

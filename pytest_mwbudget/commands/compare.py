@@ -19,19 +19,19 @@ from ..session.stored import files_in, located, stored_runs
 SAME, GROWN = 0, 1
 
 
-def main(said: Mapping[str, Any]) -> int:
-    """Compare as the command line `said`. Returns the exit status: 1 if something grew by more than is allowed.
+def main(command_line: Mapping[str, Any]) -> int:
+    """Compare as the `command_line` says. Returns the exit status: 1 if something grew by more than is allowed.
 
     Raises MwBudgetError for unusable arguments and files.
     """
-    allowed = {} if said["fail"] is None else parsed(said["fail"], f"--fail={said['fail']!r}")
+    allowed = {} if command_line["fail"] is None else parsed(command_line["fail"], f"--fail={command_line['fail']!r}")
     folder, sides = Path(str(SETTINGS["dir"].default)), []
     for side in ("before", "after"):
-        path, name = located(said[side], folder, Path(), repr(said[side]))
+        path, name = located(command_line[side], folder, Path(), repr(command_line[side]))
         sides.append((path, name, stored_runs(path, name if path.is_file() else None)))
-    page = None if said["markdown"] is None else Path(said["markdown"])
+    page = None if command_line["markdown"] is None else Path(command_line["markdown"])
     if page is not None:
-        option = f"--markdown={said['markdown']!r}"
+        option = f"--markdown={command_line['markdown']!r}"
         check_distinct({repr(str(file)): file for path, _, _ in sides for file in files_in(path)} | {option: page})
         MARKDOWN.check(page, option)
     (_, name, before), (_, _, after) = sides

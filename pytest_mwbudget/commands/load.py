@@ -32,17 +32,17 @@ from ..workload.requests import Wanted, parsed
 from .measure import FAILED, PASSED, add_end_of, files_of, header, output_apart
 
 
-def main(said: Mapping[str, Any]) -> int:
-    """Measure, print and write, as the command line `said`. Returns the exit status.
+def main(command_line: Mapping[str, Any]) -> int:
+    """Measure, print and write, as the `command_line` says. Returns the exit status.
 
     Raises MwBudgetError for unusable arguments, and when the app cannot be imported, started or measured.
     """
     require_server()
-    settings, wanted = _settings(said), parsed(said["request"], "REQUEST")
+    settings, wanted = _settings(command_line), parsed(command_line["request"], "REQUEST")
     if settings.loop is not None:
         require_loop(settings.loop)
-    headers = dict(header(line) for line in said["header"] or ())
-    files, terminal = files_of(said), sys.stdout
+    headers = dict(header(line) for line in command_line["header"] or ())
+    files, terminal = files_of(command_line), sys.stdout
 
     def waits(begun: bool) -> None:
         if begun:
@@ -52,11 +52,11 @@ def main(said: Mapping[str, Any]) -> int:
         request = build_request(wanted.method, wanted.url, {**wanted.options, "headers": headers})
         return await measure(named.load(), request, settings, Environment(turns=Turns(told=waits).measuring))
 
-    named = NamedApp(said["app"], Path.cwd(), "APP")
+    named = NamedApp(command_line["app"], Path.cwd(), "APP")
     with output_apart() as output:
         try:
             named.load()  # before a loop runs, as a server does
-            found = loops.run(settings.loop, measured)
+            measurement = loops.run(settings.loop, measured)
         except MwBudgetError as error:
             add_end_of(output, error)
             raise
@@ -66,11 +66,11 @@ def main(said: Mapping[str, Any]) -> int:
             raise failure from raised
     if named.note:
         print(printable(f"note: {named.note}"))
-    _report(said["app"], found)
-    stored = document([to_json(found, said["app"])], provenance=provenance(Path.cwd()) if files else None)
+    _report(command_line["app"], measurement)
+    stored = document([to_json(measurement, command_line["app"])], provenance=provenance(Path.cwd()) if files else None)
     for file, path in files.items():
         file.write(path, stored)
-    return FAILED if found.verdict == "fail" else PASSED
+    return FAILED if measurement.verdict == "fail" else PASSED
 
 
 def _failure(wanted: Wanted, raised: BaseException) -> MwBudgetError:
@@ -78,15 +78,19 @@ def _failure(wanted: Wanted, raised: BaseException) -> MwBudgetError:
     return MwBudgetError(f"{what}; correct the request, or the app", message_id="response")
 
 
-def _settings(said: Mapping[str, Any]) -> Settings:
+def _settings(command_line: Mapping[str, Any]) -> Settings:
     """Return the settings of the command line."""
-    shares = {} if said["rps_share"] is None else {RPS_SHARE: check(RPS_SHARE, said["rps_share"], "--rps-share")}
-    loop = None if said["loop"] is None else check("loop", said["loop"], "--loop")
+    shares = (
+        {}
+        if command_line["rps_share"] is None
+        else {RPS_SHARE: check(RPS_SHARE, command_line["rps_share"], "--rps-share")}
+    )
+    loop = None if command_line["loop"] is None else check("loop", command_line["loop"], "--loop")
     return Settings(
-        load=Under(clients(said["clients"], "--clients")),
-        load_time_s=seconds(said["time"], "--time"),
+        load=Under(clients(command_line["clients"], "--clients")),
+        load_time_s=seconds(command_line["time"], "--time"),
         load_budgets=Budgets(shares),
-        p99_ms=None if said["p99_ms"] is None else check("p99_ms", said["p99_ms"], "--p99-ms"),
+        p99_ms=None if command_line["p99_ms"] is None else check("p99_ms", command_line["p99_ms"], "--p99-ms"),
         loop=loop,
         flamegraph="never",
         place="configuration",
@@ -94,7 +98,7 @@ def _settings(said: Mapping[str, Any]) -> Settings:
     )
 
 
-def _report(app: str, found: Measurement) -> None:
+def _report(app: str, measurement: Measurement) -> None:
     python = f"{platform.python_implementation()} {platform.python_version()}"
-    for line in run([(app, found)], python, shutil.get_terminal_size().columns):
+    for line in run([(app, measurement)], python, shutil.get_terminal_size().columns):
         print(line.text)

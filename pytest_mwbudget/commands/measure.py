@@ -61,20 +61,24 @@ PASSED, FAILED, INTERRUPTED = 0, 1, 130
 COUNT_WIDTH, MOST_NAME = 9, 48
 
 
-def main(said: Mapping[str, Any]) -> int:
-    """Measure, print and write, as the command line `said`. Returns the exit status.
+def main(command_line: Mapping[str, Any]) -> int:
+    """Measure, print and write, as the `command_line` says. Returns the exit status.
 
     Raises MwBudgetError for unusable arguments, and when the app cannot be imported or started.
     """
-    time_s = seconds(said["time"], "--time")
-    lines = [parsed(line, "REQUEST") for line in said["request"]]
-    file = read(Path(said["requests"]), f"--requests={said['requests']!r}") if said["requests"] else RequestFile()
-    headers = dict(header(line) for line in said["header"] or ())
-    files = files_of(said)
+    time_s = seconds(command_line["time"], "--time")
+    lines = [parsed(line, "REQUEST") for line in command_line["request"]]
+    file = (
+        read(Path(command_line["requests"]), f"--requests={command_line['requests']!r}")
+        if command_line["requests"]
+        else RequestFile()
+    )
+    headers = dict(header(line) for line in command_line["header"] or ())
+    files = files_of(command_line)
     terminal = sys.stdout
     with output_apart() as output:
         try:
-            named = NamedApp(said["app"], Path.cwd(), "APP")
+            named = NamedApp(command_line["app"], Path.cwd(), "APP")
             app = named.load()
             work = workload(lines, file, None if lines or file.requests else app, headers)
             host = Host(app, Settings())
@@ -82,7 +86,7 @@ def main(said: Mapping[str, Any]) -> int:
         except MwBudgetError as error:
             add_end_of(output, error)
             raise
-        print(printable(f"{said['app']}: {work.summary}"), file=terminal, flush=True)
+        print(printable(f"{command_line['app']}: {work.summary}"), file=terminal, flush=True)
         if named.note:
             print(printable(f"note: {named.note}"), file=terminal)
         measuring = Measuring(work.requests, host, terminal, Schedule(), time_s)
@@ -93,7 +97,7 @@ def main(said: Mapping[str, Any]) -> int:
             measuring.interrupted = True
         finally:
             measuring.close()
-    _report(said["app"], measuring, files, terminal, verbosity=1 if said["verbose"] else 0)
+    _report(command_line["app"], measuring, files, terminal, verbosity=1 if command_line["verbose"] else 0)
     return measuring.status
 
 
@@ -139,7 +143,7 @@ class Measuring:
 
     def count(self) -> None:
         """Count every request, and print a row for each as soon as it is known. The first one may exceed the time."""
-        width = min(MOST_NAME, max(len(printable(one.name)) for one in self.requests))
+        width = min(MOST_NAME, max(len(printable(request.name)) for request in self.requests))
         titles = "".join(f"{title:>{COUNT_WIDTH}}" for title in ("status", "objects", "tasks", "layers"))
         self._print(f"{'per request':{width}}{titles}  most objects")
         late: list[Wanted] = []
@@ -276,7 +280,7 @@ def _hurried(schedule: Schedule, share_s: Seconds) -> Schedule:
 
 def _named(requests: Sequence[Wanted]) -> str:
     """Return the names of the first requests, and the number of the others."""
-    names = ", ".join(one.name for one in requests[:MOST_NAMES])
+    names = ", ".join(request.name for request in requests[:MOST_NAMES])
     more = len(requests) - MOST_NAMES
     return f"{names} and {more} more" if more > 0 else names
 
@@ -291,7 +295,9 @@ def _counts(result: Result) -> str:
     assert total is not None
     counts = [str(count.count) if count else "-" for count in (total.objects, total.tasks)]
     row = "".join(f"{cell:>{COUNT_WIDTH}}" for cell in (str(result.status), *counts, str(len(result.layers))))
-    created = [(one.counts.objects.count, one.name) for one in result.layers if one.counts and one.counts.objects]
+    created = [
+        (layer.counts.objects.count, layer.name) for layer in result.layers if layer.counts and layer.counts.objects
+    ]
     if not created:
         return row
     objects, name = max(created)
@@ -319,10 +325,14 @@ def header(line: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def files_of(said: Mapping[str, Any]) -> dict[Output, Path]:
+def files_of(command_line: Mapping[str, Any]) -> dict[Output, Path]:
     """Return the files to write; each can be written."""
-    options = {output: f"--{output.name}={said[output.name]!r}" for output in STORED if said[output.name] is not None}
-    files = {output: Path(said[output.name]) for output in options}
+    options = {
+        output: f"--{output.name}={command_line[output.name]!r}"
+        for output in STORED
+        if command_line[output.name] is not None
+    }
+    files = {output: Path(command_line[output.name]) for output in options}
     check_distinct({options[output]: path for output, path in files.items()})
     for output, path in files.items():
         output.check(path, options[output])
@@ -369,10 +379,10 @@ def _report(app: str, measuring: Measuring, files: Mapping[Output, Path], termin
     if results:
         python = f"{platform.python_implementation()} {platform.python_version()}"
         width = shutil.get_terminal_size().columns
-        found = matrices([result for _, result in results])
-        shown = {route.place for one in found for route in one.routes}
-        for one in found:
-            lines = [*matrix(one, width), Line("")]
+        overviews = matrices([result for _, result in results])
+        shown = {route.place for overview in overviews for route in overview.routes}
+        for overview in overviews:
+            lines = [*matrix(overview, width), Line("")]
             print("\n".join(line.text for line in lines), file=terminal)
         for line in run(results, python, width, verbosity, in_matrix=shown):
             print(line.text, file=terminal)

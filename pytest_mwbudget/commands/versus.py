@@ -28,86 +28,87 @@ from ..versus.worktrees import worktrees
 PASSED, FAILED, INTERRUPTED = 0, 1, 130
 
 
-def main(said: Mapping[str, Any]) -> int:
+def main(command_line: Mapping[str, Any]) -> int:
     """Compare, and print what was found. Returns the exit status.
 
     Raises SettingError for unusable arguments, and VersusError if the two sides cannot be compared.
     """
-    allowed = parsed(said["fail"], f"--fail={said['fail']!r}") if said["fail"] else {}
-    end_s = perf_counter() + seconds(said["max_time"], "--max-time")
-    comment = Path(said["markdown"]) if said["markdown"] else None
+    allowed = parsed(command_line["fail"], f"--fail={command_line['fail']!r}") if command_line["fail"] else {}
+    end_s = perf_counter() + seconds(command_line["max_time"], "--max-time")
+    comment = Path(command_line["markdown"]) if command_line["markdown"] else None
     if comment is not None:
-        MARKDOWN.check(comment, f"--markdown={said['markdown']!r}")
-    apps = (said["app_a"], said["app_b"])
+        MARKDOWN.check(comment, f"--markdown={command_line['markdown']!r}")
+    apps = (command_line["app_a"], command_line["app_b"])
     with _ended_as_by_the_user():
         if any(apps):
-            found, interrupted = _apps(said, allowed, end_s)
+            comparison, interrupted = _apps(command_line, allowed, end_s)
         else:
-            found, interrupted = _commits(said, allowed, end_s)
+            comparison, interrupted = _commits(command_line, allowed, end_s)
     if comment is not None:
-        put(comment, markdown(found))
-    for line in terminal(found, shutil.get_terminal_size().columns):
+        put(comment, markdown(comparison))
+    for line in terminal(comparison, shutil.get_terminal_size().columns):
         print(_coloured(line))
     if interrupted:
         return INTERRUPTED
-    broken = found.failures or (said["undecided"] == "fail" and not found.certain)
+    broken = comparison.failures or (command_line["undecided"] == "fail" and not comparison.certain)
     return FAILED if broken else PASSED
 
 
 # ---- two apps -----------------------------------------------------------------------------------------------------
 
 
-def _apps(said: Mapping[str, Any], allowed: Allowed, end_s: float) -> tuple[Versus, bool]:
+def _apps(command_line: Mapping[str, Any], allowed: Allowed, end_s: float) -> tuple[Versus, bool]:
     """Compare two apps of the working directory."""
     for name in ("app_a", "app_b"):
-        if not said[name]:
+        if not command_line[name]:
             other = "--app-b" if name == "app_a" else "--app-a"
             raise SettingError(f"{other} is compared with nothing; give --{name.replace('_', '-')} too")
     for name in ("base", "prepare"):
-        if said[name]:
+        if command_line[name]:
             raise SettingError(
-                f"--{name}={said[name]!r} is for comparing commits, --app-a for comparing apps; leave out one of them"
+                f"--{name}={command_line[name]!r} is for comparing commits, --app-a for comparing apps; leave out"
+                " one of them"
             )
     here = Path.cwd()
-    requests = [f"--mw-budget-request={line}" for line in said["request"]]
+    requests = [f"--mw-budget-request={line}" for line in command_line["request"]]
     first, second = (
-        Side(name, here, here, here, [*said["pytest"], f"--mw-budget-app={said[key]}", *requests])
+        Side(name, here, here, here, [*command_line["pytest"], f"--mw-budget-app={command_line[key]}", *requests])
         for name, key in (("A", "app_a"), ("B", "app_b"))
     )
-    comparing = Comparing(first, second, allowed, end_s, lambda side, ran: None, lambda told: None, _progress)
-    found = comparing.changes()
-    heading = [f"A: {said['app_a']}", f"B: {said['app_b']}", _effort(comparing)]
-    return Versus(heading, found, comparing.remarks(), names=("A", "B"), limited=bool(allowed)), comparing.interrupted
+    comparing = Comparing(first, second, allowed, end_s, lambda side, ran: None, lambda statement: None, _progress)
+    changes = comparing.changes()
+    heading = [f"A: {command_line['app_a']}", f"B: {command_line['app_b']}", _effort(comparing)]
+    return Versus(heading, changes, comparing.remarks(), names=("A", "B"), limited=bool(allowed)), comparing.interrupted
 
 
 # ---- two commits --------------------------------------------------------------------------------------------------
 
 
-def _commits(said: Mapping[str, Any], allowed: Allowed, end_s: float) -> tuple[Versus, bool]:
+def _commits(command_line: Mapping[str, Any], allowed: Allowed, end_s: float) -> tuple[Versus, bool]:
     """Compare HEAD, with the changes that are not committed, with its base."""
-    if said["request"]:
+    if command_line["request"]:
         raise SettingError(
-            f"REQUEST {said['request'][0]!r} is for --app-a and --app-b; without them give arguments for pytest after"
-            " --, such as -- tests/test_app.py"
+            f"REQUEST {command_line['request'][0]!r} is for --app-a and --app-b; without them give arguments for"
+            " pytest after --, such as -- tests/test_app.py"
         )
     repository = Repository(Path.cwd())
-    arguments = [_from_here(one, repository.root) for one in said["pytest"]]
-    base = repository.base(said["base"], os.environ)
+    arguments = [_from_here(argument, repository.root) for argument in command_line["pytest"]]
+    base = repository.base(command_line["base"], os.environ)
     heading = [f"base: {base}", f"HEAD: {_head(repository)}"]
     _progress(f"comparing with {base}")
     with worktrees(repository, base) as both:
-        if said["prepare"]:
-            both.prepare(said["prepare"])
+        if command_line["prepare"]:
+            both.prepare(command_line["prepare"])
         origin = Origin(both, arguments)
         old, new = (
             Side(name, place, both.place(place), repository.root, arguments)
             for name, place in (("base", both.base), ("HEAD", both.head))
         )
         comparing = Comparing(old, new, allowed, end_s, origin.check, origin.lay_over, _progress)
-        found = comparing.changes()
-        told = {name: ran.told for name, ran in comparing.ran.items()}
-        remarks = [*comparing.remarks(), *origin.remarks(told), *repository.remarks(base)]
-    return Versus([*heading, _effort(comparing)], found, remarks, limited=bool(allowed)), comparing.interrupted
+        changes = comparing.changes()
+        statements = {name: ran.told for name, ran in comparing.ran.items()}
+        remarks = [*comparing.remarks(), *origin.remarks(statements), *repository.remarks(base)]
+    return Versus([*heading, _effort(comparing)], changes, remarks, limited=bool(allowed)), comparing.interrupted
 
 
 def _from_here(argument: str, root: Path) -> str:

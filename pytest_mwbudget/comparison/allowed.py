@@ -61,50 +61,50 @@ def parsed(text: str, where: str) -> Allowed:
     counts, a size for `bytes`. `where` is the option with its value, which begins the error message. Raises
     SettingError if the text has an unknown quantity, the same quantity twice, or an amount that is not one.
     """
-    found: dict[Compared, Growth] = {}
+    allowed: dict[Compared, Growth] = {}
     for part in text.split(","):
-        name, colon, said = (piece.strip() for piece in part.partition(":"))
-        if not (name and colon and said):
+        name, colon, written = (piece.strip() for piece in part.partition(":"))
+        if not (name and colon and written):
             raise SettingError(
                 f"{where} has the part {part.strip()!r}; write QUANTITY:GROWTH, several of them separated by commas,"
                 f" for example {EXAMPLE}. The quantities are: {', '.join(LIMITABLE)}"
             )
-        quantity = next((one for one in LIMITABLE if one == name), None)
+        quantity = next((known for known in LIMITABLE if known == name), None)
         if quantity is None:
             raise SettingError(
                 f"{where} has the quantity {name!r}.{near_miss(name, LIMITABLE)} The quantities are:"
                 f" {', '.join(LIMITABLE)}"
             )
-        if quantity in found:
+        if quantity in allowed:
             raise SettingError(f"{where} has {name} twice; give each quantity once, for example {EXAMPLE}")
-        found[quantity] = _growth(quantity, said, f"{where}: {name}")
-    return found
+        allowed[quantity] = _growth(quantity, written, f"{where}: {name}")
+    return allowed
 
 
-def _growth(quantity: Compared, said: str, where: str) -> Growth:
-    percent, least = _PERCENT.fullmatch(said), 0.0 if quantity in COUNTED else LEAST_US
+def _growth(quantity: Compared, written: str, where: str) -> Growth:
+    percent, least = _PERCENT.fullmatch(written), 0.0 if quantity in COUNTED else LEAST_US
     if percent is not None:
-        return Growth(said, percent=_finite(percent[1], said, where), least=least)
+        return Growth(written, percent=_finite(percent[1], written, where), least=least)
     if quantity not in COUNTED:
-        time = _TIME.fullmatch(said)
+        time = _TIME.fullmatch(written)
         if time is None:
             raise SettingError(
-                f"{where} is {said!r}; give a percentage or microseconds, 0 or more, for example 10% or 5us"
+                f"{where} is {written!r}; give a percentage or microseconds, 0 or more, for example 10% or 5us"
             )
-        us = _finite(time[1], said, where) * (1000 if (time[2] or "").lower() == "ms" else 1)
-        return Growth(said, amount=us, least=least)
+        us = _finite(time[1], written, where) * (1000 if (time[2] or "").lower() == "ms" else 1)
+        return Growth(written, amount=us, least=least)
     sized = TRAITS[quantity].format == "size"
     try:
-        return Growth(said, amount=size(said, where) if sized else count(said, where))
+        return Growth(written, amount=size(written, where) if sized else count(written, where))
     except SettingError:
         example = "10% or 1 KiB" if sized else "10% or 0"
         raise SettingError(
-            f"{where} is {said!r}; give a percentage or a whole number, 0 or more, for example {example}"
+            f"{where} is {written!r}; give a percentage or a whole number, 0 or more, for example {example}"
         ) from None
 
 
-def _finite(digits: str, said: str, where: str) -> float:
+def _finite(digits: str, written: str, where: str) -> float:
     number = float(digits)
     if math.isinf(number):
-        raise SettingError(f"{where} is {said!r}, which is too large; give a smaller number")
+        raise SettingError(f"{where} is {written!r}, which is too large; give a smaller number")
     return number

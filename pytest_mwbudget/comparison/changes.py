@@ -66,8 +66,8 @@ def changes(before: RequestFigures, after: RequestFigures, limits: Comparable) -
     """
     rows = (*after.rows, *(name for name in before.rows if name not in after.rows))
     rows = tuple(row for row in rows if not is_part(row) or (before.opened and after.opened))
-    found = (change_of(row, quantity, before, after, limits) for row in rows for quantity in COMPARED)
-    return tuple(change for change in found if change is not None)
+    candidates = (change_of(row, quantity, before, after, limits) for row in rows for quantity in COMPARED)
+    return tuple(change for change in candidates if change is not None)
 
 
 def change_of(
@@ -95,11 +95,11 @@ def other_load(quantity: str, before: RequestFigures, after: RequestFigures) -> 
     return None if quiet >= FEWEST_PAIRS else "there were too few rounds of bursts in quiet moments"
 
 
-def _slowed(quantity: str, one: RequestFigures, other: RequestFigures) -> float:
+def _slowed(quantity: str, figures: RequestFigures, other: RequestFigures) -> float:
     """Return how many times slower than at the best speed that either run knows the machine ran, at least 1."""
-    ratio = (one.load.slowdown if one.load and quantity in UNDER_LOAD else one.slowdown) or 1.0
-    if one.reference_ns and other.reference_ns:
-        ratio *= one.reference_ns / min(one.reference_ns, other.reference_ns)
+    ratio = (figures.load.slowdown if figures.load and quantity in UNDER_LOAD else figures.slowdown) or 1.0
+    if figures.reference_ns and other.reference_ns:
+        ratio *= figures.reference_ns / min(figures.reference_ns, other.reference_ns)
     return ratio if ratio > STEADY else 1.0
 
 
@@ -123,7 +123,7 @@ class _Pair:
         before, after = (row.figures.get(self.quantity) if row else None for row in (self.earlier, self.later))
         if before is None and after is None:
             return None
-        if self.quantity not in RECORDABLE and not all(one and one.bounded for one in (before, after)):
+        if self.quantity not in RECORDABLE and not all(figure and figure.bounded for figure in (before, after)):
             return None
         if self.earlier is None:
             return self._said("new", before, after)
@@ -168,14 +168,14 @@ class _Pair:
         larger_us = max(0.0, before.estimate, after.estimate)
         return independent_sum(at_best[1], -at_best[0]).widened(self._between * larger_us)
 
-    def _at_best(self, found: Estimate, slowed: float) -> Estimate:
+    def _at_best(self, figure: Estimate, slowed: float) -> Estimate:
         """Return a figure with the interval that it may have where the machine is at its best."""
         factor = slowed**APPS_SLOWED
         if self._traits.format == "share":  # bursts with the layer and past it are slowed down alike
-            return found
+            return figure
         if self._traits.format == "rate":
-            return Estimate(found.estimate, found.low, max(found.high, found.high * factor))
-        return Estimate(found.estimate, min(found.low, found.low / factor), found.high)
+            return Estimate(figure.estimate, figure.low, max(figure.high, figure.high * factor))
+        return Estimate(figure.estimate, min(figure.low, figure.low / factor), figure.high)
 
     @property
     def _between(self) -> float:

@@ -63,7 +63,7 @@ def compare(before: Merged, after: Merged) -> Comparison:
         tuple(pairs),
         tuple(new),
         tuple(_name(place) for place in before.requests if after.like(place) is None),
-        tuple(dict.fromkeys(one for earlier, later in runs for one in differences(earlier, later))),
+        tuple(dict.fromkeys(difference for earlier, later in runs for difference in differences(earlier, later))),
         (*before.repeated, *after.repeated),
     )
 
@@ -112,13 +112,13 @@ def unjudged(comparison: Comparison, allowed: Allowed) -> Iterator[tuple[Compare
 
     The number is 0 if no run measured the quantity.
     """
-    found: dict[tuple[Compared, str], int] = {}
+    numbers: dict[tuple[Compared, str], int] = {}
     measured: set[Compared | None] = set()
     for _, change in comparison.changes:
         quantity = _compared(change)
         measured.add(quantity)
         if quantity in allowed and change.change is None and change.reason is not None:
             assert quantity is not None
-            found[quantity, change.reason] = found.get((quantity, change.reason), 0) + 1
-    yield from ((quantity, reason, number) for (quantity, reason), number in found.items())
+            numbers[quantity, change.reason] = numbers.get((quantity, change.reason), 0) + 1
+    yield from ((quantity, reason, number) for (quantity, reason), number in numbers.items())
     yield from ((quantity, "neither run measured it", 0) for quantity in allowed if quantity not in measured)

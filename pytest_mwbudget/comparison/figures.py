@@ -88,7 +88,9 @@ def figures_of(result: Result) -> RequestFigures:
 
 
 def _row(row: ResultRow) -> RowFigures:
-    figures = row.estimates | {name: Estimate(one.count, one.low, one.high) for name, one in row.counted.items()}
+    figures = row.estimates | {
+        name: Estimate(count.count, count.low, count.high) for name, count in row.counted.items()
+    }
     if row.load is not None and row.load.method != "bypass":
         figures.pop(RPS_SHARE, None)  # a share of the split is a rough one
     return RowFigures(figures, row.method, row.layer.runs_task, _missing(row))

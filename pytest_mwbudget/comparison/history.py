@@ -63,8 +63,8 @@ class Past:
 
 def history_run(run: Run, measured: Sequence[tuple[str, Result]]) -> HistoryRun:
     """Return a run as the history stores it."""
-    found = (HistoryRequest(key, result.loop, figures_of(result)) for key, result in keyed(measured))
-    return HistoryRun(run, tuple(found))
+    requests = (HistoryRequest(key, result.loop, figures_of(result)) for key, result in keyed(measured))
+    return HistoryRun(run, tuple(requests))
 
 
 def over_time(history: Sequence[HistoryRun]) -> Mapping[RequestKey, Past]:
@@ -81,15 +81,15 @@ def over_time(history: Sequence[HistoryRun]) -> Mapping[RequestKey, Past]:
 
 def _past(latest: HistoryRequest, now: Run, history: Sequence[HistoryRun]) -> Past:
     moments: list[tuple[Run, RequestFigures, Comparable]] = []
-    for one in history:
-        for request in one.requests:
-            limits = comparable(one.run, now, request.loop, latest.loop)
+    for stored in history:
+        for request in stored.requests:
+            limits = comparable(stored.run, now, request.loop, latest.loop)
             if request.key == latest.key and limits.counts is None:
-                moments.append((one.run, request.figures, limits))
+                moments.append((stored.run, request.figures, limits))
     series = (_series(row, quantity, moments) for row in latest.figures.rows for quantity in COMPARED)
     return Past(
         tuple(run for run, _, _ in moments),
-        tuple(one for one in series if any(point is not None for point in one.points)),
+        tuple(row_series for row_series in series if any(point is not None for point in row_series.points)),
     )
 
 
@@ -102,15 +102,15 @@ def _series(row: str, quantity: str, moments: Sequence[tuple[Run, RequestFigures
     steps: list[Step] = []
     level: tuple[RequestFigures, Estimate] | None = None
     for place, (_, figures, limits) in enumerate(moments):
-        found = figures.rows[row].figures.get(quantity) if row in figures.rows else None
+        figure = figures.rows[row].figures.get(quantity) if row in figures.rows else None
         why_not = limits.reason(quantity) or other_load(quantity, figures, moments[-1][1])
-        if found is None or not found.bounded or why_not is not None:
+        if figure is None or not figure.bounded or why_not is not None:
             points.append(None)
             continue
-        points.append(found)
+        points.append(figure)
         change = change_of(row, quantity, level[0], figures, Comparable()) if level else None
         if change is not None and change.changed:
             steps.append(Step(place, change))
-        if level is None or (change is not None and change.changed) or found.half_width < level[1].half_width:
-            level = (figures, found)
+        if level is None or (change is not None and change.changed) or figure.half_width < level[1].half_width:
+            level = (figures, figure)
     return Series(row, quantity, tuple(points), tuple(steps))

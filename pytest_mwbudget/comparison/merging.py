@@ -53,14 +53,14 @@ class Merged:
     def like(self, place: Place) -> Found | None:
         """Return the result of a place, else one of the same request in other surroundings, None without either."""
         exact = self.requests.get(place)
-        return exact or next((found for other, found in self.requests.items() if other.key == place.key), None)
+        return exact or next((request for other, request in self.requests.items() if other.key == place.key), None)
 
 
 def merged(runs: Iterable[StoredRun]) -> Merged:
     """Merge runs. Of a request that several files have in the same surroundings, the newest file counts."""
     requests: dict[Place, Found] = {}
     files: dict[Place, list[str]] = {}
-    for stored in sorted(runs, key=lambda one: _when(one.run.created)):
+    for stored in sorted(runs, key=lambda file: _when(file.run.created)):
         for key, result in keyed(stored.measured):
             place = Place(key, f"{stored.run.implementation} {minor(stored.run.python)}", result.loop)
             requests[place] = Found(result, stored.run)
@@ -71,10 +71,10 @@ def merged(runs: Iterable[StoredRun]) -> Merged:
 def _when(created: str | None) -> datetime:
     """Return when a run was made; runs that do not say it come first. A time without a zone is read as UTC."""
     try:
-        found = datetime.fromisoformat(created or "")
+        moment = datetime.fromisoformat(created or "")
     except ValueError:
         return datetime.min.replace(tzinfo=UTC)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _repeated(files: Mapping[Place, Sequence[str]]) -> Iterable[str]:
@@ -83,8 +83,8 @@ def _repeated(files: Mapping[Place, Sequence[str]]) -> Iterable[str]:
     for place, names in files.items():
         if len(names) > 1:
             places.setdefault(tuple(names), []).append(place)
-    for names, found in places.items():
-        first, more = found[0].key, f" and {len(found) - 1} more" if len(found) > 1 else ""
+    for names, shared in places.items():
+        first, more = shared[0].key, f" and {len(shared) - 1} more" if len(shared) > 1 else ""
         yield (
             f"{first.nodeid} {first.request}{more}: in {len(names)} files ({', '.join(names)}); the newest counts,"
             f" {names[-1]}"

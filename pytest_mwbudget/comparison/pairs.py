@@ -27,7 +27,7 @@ NARROW_SHARE = 0.05
 # change that is the same in each pair needs fewer.
 ENOUGH_PAIRS = 8
 # The times of a layer that are compared on request.
-FURTHER_TIMES = tuple(one for one in RECORDABLE if one not in ("us", *COUNTED))
+FURTHER_TIMES = tuple(quantity for quantity in RECORDABLE if quantity not in ("us", *COUNTED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +151,14 @@ def changes(pairs: Sequence[Pair], look: int, allowed: Allowed, *, last: bool = 
     # A request may be missing in a process in which its test failed.
     both = {key: [pair for pair in pairs if all(key in side.results for side in pair)] for key in base}
     measured = {key: of_both for key, of_both in both.items() if of_both}
-    series = [one for key, of_both in measured.items() for one in _series(key, of_both, allowed)]
+    series = [row_series for key, of_both in measured.items() for row_series in _series(key, of_both, allowed)]
     alpha = spend(ALPHA, look, last=last) / max(1, len(series))
     return Changes(
-        [_judged(one.change(alpha), allowed) for one in series],
-        [_judged(one, allowed) for key, of_both in measured.items() for one in _counted(key, of_both)],
+        [_judged(row_series.change(alpha), allowed) for row_series in series],
+        [_judged(change, allowed) for key, of_both in measured.items() for change in _counted(key, of_both)],
         [key for key in base if key not in head],
         [key for key in head if key not in base],
-        [one for key, of_both in measured.items() for one in _unknown(key, of_both, allowed)],
+        [unknown for key, of_both in measured.items() for unknown in _unknown(key, of_both, allowed)],
     )
 
 
@@ -199,10 +199,10 @@ class _Series:
 def _series(key: RequestKey, pairs: Sequence[Pair], allowed: Allowed) -> Iterator[_Series]:
     """Yield the rows of a request that both sides have in most pairs, and those that only one side has."""
     best_ns = min(side.reference_ns.get(key, math.inf) for pair in pairs for side in pair)
-    found = [(_times(pair.base, key, best_ns, allowed), _times(pair.head, key, best_ns, allowed)) for pair in pairs]
-    names = dict.fromkeys(name for sides in zip(*found, strict=True) for side in sides for name in side)
+    by_pair = [(_times(pair.base, key, best_ns, allowed), _times(pair.head, key, best_ns, allowed)) for pair in pairs]
+    names = dict.fromkeys(name for sides in zip(*by_pair, strict=True) for side in sides for name in side)
     for name in names:
-        base, head = ([one[place].get(name) for one in found] for place in (0, 1))
+        base, head = ([of_pair[place].get(name) for of_pair in by_pair] for place in (0, 1))
         both = [(a, b) for a, b in zip(base, head, strict=True) if a and b]
         # A bypass and a split are compared with their like, unless the layer itself became one of the other kind.
         both = [(a, b) for a, b in both if a.method == b.method] or both
@@ -210,9 +210,9 @@ def _series(key: RequestKey, pairs: Sequence[Pair], allowed: Allowed) -> Iterato
         if both:
             yield _Series(row, quantity, [a.us for a, _ in both], [b.us for _, b in both])
         elif not any(base):
-            yield _Series(row, quantity, [], [one.us for one in head if one])
+            yield _Series(row, quantity, [], [time.us for time in head if time])
         elif not any(head):
-            yield _Series(row, quantity, [one.us for one in base if one], [])
+            yield _Series(row, quantity, [time.us for time in base if time], [])
 
 
 class _Time(NamedTuple):
@@ -262,11 +262,11 @@ def _counted(key: RequestKey, pairs: Sequence[Pair]) -> Iterator[Change]:
     base, head = ([_rows_of_counts(side.results[key]) for side in sides] for sides in zip(*pairs, strict=True))
     for name in dict.fromkeys(name for rows in (*base, *head) for name in rows):
         for quantity in COUNTED:
-            found = _count_change(
+            change = _count_change(
                 RowKey(key, name), quantity, [rows.get(name) for rows in base], [rows.get(name) for rows in head]
             )
-            if found is not None:
-                yield found
+            if change is not None:
+                yield change
 
 
 def _count_change(
@@ -278,7 +278,7 @@ def _count_change(
     known = [(a, b) for a, b in both if a is not None and b is not None]
     if not known:
         return None
-    before, after = (median(one.count for one in side) for side in zip(*known, strict=True))
+    before, after = (median(count.count for count in side) for side in zip(*known, strict=True))
     low, high = min(b.low - a.high for a, b in known), max(b.high - a.low for a, b in known)
     same_in_each = len({b.count - a.count for a, b in known}) == 1
     settled = same_in_each or low <= 0 <= high or len(known) >= ENOUGH_PAIRS

@@ -37,8 +37,8 @@ class Budgets:
     @property
     def frames(self) -> dict[Frame, Microseconds]:
         """The bounds of the rows that are no layers."""
-        found = {"outside": self.outside_us, "endpoint": self.endpoint_us, "total": self.total_us}
-        return {frame: most for frame in FRAMES if (most := found[frame]) is not None}
+        bounds = {"outside": self.outside_us, "endpoint": self.endpoint_us, "total": self.total_us}
+        return {frame: most for frame in FRAMES if (most := bounds[frame]) is not None}
 
     @property
     def of_parts(self) -> Budgets:
@@ -150,7 +150,7 @@ def _rank(name: str, layer: Layer) -> int | None:
 def no_such_part(name: str, parts: Sequence[Layer]) -> str:
     """Explain that a budget names no part of the endpoint."""
     names = [part.name for part in parts]
-    reserved = [one for one in PARTS if one not in names]
+    reserved = [possible for possible in PARTS if possible not in names]
     known = [*names, *reserved, *sorted(set().union(*({part.qualname, *part.aliases} for part in parts)))]
     have = f"The parts are: {', '.join(names)}. A route can also have: {', '.join(reserved)}."
     return f"the budget names a part {name!r} that the endpoint does not have.{near_miss(name, known)} {have}"

@@ -112,10 +112,10 @@ def status_code(value: object, where: str) -> int:
 
 def truth(value: object, where: str) -> bool:
     """Check a truth value: a bool, or a word of `TRUTHS`."""
-    found = TRUTHS.get(value.casefold()) if isinstance(value, str) else value
-    if not isinstance(found, bool):
+    flag = TRUTHS.get(value.casefold()) if isinstance(value, str) else value
+    if not isinstance(flag, bool):
         raise SettingError(f"{where} is {value!r}; give True or False")
-    return found
+    return flag
 
 
 def seconds(value: object, where: str) -> Seconds:
@@ -246,18 +246,18 @@ def methods(value: object, where: str) -> tuple[str, ...]:
 
 def quantities(value: object, where: str) -> tuple[Quantity, ...]:
     """Check the names of quantities, separated by commas or spaces."""
-    found = dict.fromkeys(choice(RECORDABLE, name, where) for name in _words(value))
-    if not found:
+    chosen = dict.fromkeys(choice(RECORDABLE, name, where) for name in _words(value))
+    if not chosen:
         raise SettingError(f"{where} names no quantity. The quantities are: {', '.join(RECORDABLE)}")
-    return tuple(quantity for quantity in RECORDABLE if quantity in found)
+    return tuple(quantity for quantity in RECORDABLE if quantity in chosen)
 
 
 def modes(value: object, where: str) -> frozenset[str]:
     """Check what an update may do: some of `MODES`, separated by commas or spaces."""
-    found = frozenset(choice(MODES, name, where) for name in _words(value))
-    if not found:
+    chosen = frozenset(choice(MODES, name, where) for name in _words(value))
+    if not chosen:
         raise SettingError(f"{where} names no mode. The modes are: {', '.join(MODES)}")
-    return found
+    return chosen
 
 
 def _words(value: object) -> list[str]:
@@ -266,10 +266,10 @@ def _words(value: object) -> list[str]:
 
 def text(value: object, where: str) -> str:
     """Check a text, which must not be blank."""
-    found = " ".join(str(value).split())
-    if not found:
+    sentence = " ".join(str(value).split())
+    if not sentence:
         raise SettingError(f"{where} is blank; write a sentence")
-    return found
+    return sentence
 
 
 # Any other kind is a choice.

@@ -112,7 +112,9 @@ class Settings:
         return replace(self, budgets=budgets, timed=self.timed if self.need_clock else False)
 
 
-_FIELDS: dict[str, str] = {one.name: one.metadata["setting"] for one in fields(Settings) if one.metadata}
+_FIELDS: dict[str, str] = {
+    attribute.name: attribute.metadata["setting"] for attribute in fields(Settings) if attribute.metadata
+}
 
 
 def merge(markers: Iterable[Mapping[str, Any]], configured: Mapping[str, Any]) -> Settings:
@@ -123,7 +125,7 @@ def merge(markers: Iterable[Mapping[str, Any]], configured: Mapping[str, Any]) -
     an invalid value.
     """
     # For each setting its values with their sources, closest first.
-    said: dict[str, list[tuple[Any, str]]] = {}
+    stated: dict[str, list[tuple[Any, str]]] = {}
     for marker in markers:
         for key, value in marker.items():
             if key not in MARKER_KEYS:
@@ -131,12 +133,12 @@ def merge(markers: Iterable[Mapping[str, Any]], configured: Mapping[str, Any]) -
                     f"unknown keyword {key!r} in the mw_budget marker.{near_miss(key, MARKER_KEYS)}"
                     f" The keywords are: {', '.join(MARKER_KEYS)}"
                 )
-            said.setdefault(key, []).append((value, f"mw_budget marker: {key}"))
+            stated.setdefault(key, []).append((value, f"mw_budget marker: {key}"))
     for key, value in configured.items():
         if value is not None:
-            said.setdefault(key, []).append((value, SETTINGS[key].key))
-    layers, parts = (_merged_layers(key, said.get(key, ())) for key in ("layers", "endpoint"))
-    closest = {key: values[0] for key, values in said.items() if values[0][0] is not None}
+            stated.setdefault(key, []).append((value, SETTINGS[key].key))
+    layers, parts = (_merged_layers(key, stated.get(key, ())) for key in ("layers", "endpoint"))
+    closest = {key: values[0] for key, values in stated.items() if values[0][0] is not None}
     of_frames = [f"{frame}_us" for frame in FRAMES]
     used = [key for key in (*budgeted("layer"), *of_frames, *_FIELDS.values()) if key in closest]
     checked = {key: check(key, *closest[key]) for key in used}
@@ -156,10 +158,10 @@ def _known(bounds: Mapping[Quantity, Bound], *, under_load: bool) -> dict[Quanti
     return {quantity: most for quantity, most in bounds.items() if (quantity in UNDER_LOAD) == under_load}
 
 
-def _merged_layers(key: str, said: Iterable[tuple[Any, str]]) -> dict[str, LayerBounds]:
+def _merged_layers(key: str, stated: Iterable[tuple[Any, str]]) -> dict[str, LayerBounds]:
     """Merge the budgets by name of a layer or part, closest first, quantity by quantity."""
     layers: dict[str, LayerBounds] = {}
-    for value, where in said:
+    for value, where in stated:
         if value is None:
             break  # None removes all wider values
         wider = check(key, value, where)

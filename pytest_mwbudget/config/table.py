@@ -55,8 +55,8 @@ class Setting:
 
 def _budgets(*, under_load: bool) -> tuple[Setting, ...]:
     """Return the budgets of quantities."""
-    chosen = (one for one in TRAITS.values() if one.holders and (one.source == "load") == under_load)
-    return tuple(Setting(one.name, one.value, IN_A_TEST, one.budget) for one in chosen)
+    chosen = (traits for traits in TRAITS.values() if traits.holders and (traits.source == "load") == under_load)
+    return tuple(Setting(traits.name, traits.value, IN_A_TEST, traits.budget) for traits in chosen)
 
 
 SETTINGS = {

@@ -171,8 +171,10 @@ def _coroutine_functions(maker: Callable[[Any], Any]) -> Callable[[Any], Callabl
     """Return the maker of a function that passes for a coroutine function, because its callers await its results."""
     code = maker.__code__
     constants = (
-        one.replace(co_flags=one.co_flags | inspect.CO_COROUTINE) if isinstance(one, CodeType) else one
-        for one in code.co_consts
+        constant.replace(co_flags=constant.co_flags | inspect.CO_COROUTINE)
+        if isinstance(constant, CodeType)
+        else constant
+        for constant in code.co_consts
     )
     return twin(maker, code.replace(co_consts=tuple(constants)))
 

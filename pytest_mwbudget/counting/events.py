@@ -118,5 +118,5 @@ def _executed_by_known() -> tuple[int, int, int]:
 
 def _watched(code: CodeType) -> list[str]:
     """Return the names of the instructions that have events: those after the one with which the function begins."""
-    names = [one.opname for one in dis.get_instructions(code)]
+    names = [instruction.opname for instruction in dis.get_instructions(code)]
     return names[names.index("RESUME") + 1 :]

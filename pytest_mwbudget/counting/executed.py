@@ -124,4 +124,4 @@ def _enough(requests: Sequence[Sequence[Numbers]], made: int, pace: Pace, spent_
 def _agree(requests: Sequence[Sequence[Numbers]], number: int) -> bool:
     """Whether so many requests were made last that executed the same. Pure."""
     last = requests[-number:]
-    return len(last) == number and all(one == last[0] for one in last)
+    return len(last) == number and all(request == last[0] for request in last)

@@ -43,11 +43,11 @@ def _alive(core: PythonCore, periods: int, aside: Owner) -> list[dict[Owner, Cou
     births: dict[int, Birth] = {}
     for objects in reachable(core, holders):
         births |= core.born(objects)
-    found: list[dict[Owner, Counter[str]]] = [{} for _ in range(periods)]
+    alive: list[dict[Owner, Counter[str]]] = [{} for _ in range(periods)]
     for period, owner, kind in births.values():
         if period < periods and owner != aside:
-            found[period].setdefault(owner, Counter())[type_name(kind)] += 1
-    return found
+            alive[period].setdefault(owner, Counter())[type_name(kind)] += 1
+    return alive
 
 
 def reachable(core: PythonCore, holders: list[Any]) -> Iterator[list[Any]]:
@@ -61,7 +61,7 @@ def reachable(core: PythonCore, holders: list[Any]) -> Iterator[list[Any]]:
     while inside:
         yield objects
         objects = gc.get_referents(*inside)
-        untracked = {id(one): one for one in core.untracked(objects)}
-        inside = [one for key, one in untracked.items() if key not in containers]
+        untracked = {id(container): container for container in core.untracked(objects)}
+        inside = [container for key, container in untracked.items() if key not in containers]
         containers |= untracked
     yield objects

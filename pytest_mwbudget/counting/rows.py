@@ -43,12 +43,13 @@ def row_counts(
     if reason is not None:
         why = {quantity: reason for quantity in PROCESS_WIDE if quantity not in why_not}
     why_not = {**why_not, **why}
-    kinds = {name: [_merged(getattr(one, field), own) for one in charges] for name, field in KINDS.items()}
-    numbers = {name: [sum(one.values()) for one in values] for name, values in kinds.items()}
+    kinds = {name: [_merged(getattr(request, field), own) for request in charges] for name, field in KINDS.items()}
+    numbers = {name: [sum(by_kind.values()) for by_kind in values] for name, values in kinds.items()}
     numbers |= {
-        name: [sum(one.tallies[owner][place] for owner in own) for one in charges] for name, place in TALLIES.items()
+        name: [sum(request.tallies[owner][place] for owner in own) for request in charges]
+        for name, place in TALLIES.items()
     }
-    numbers |= {name: [sum(getattr(one, name)[owner] for owner in own) for one in charges] for name in MESSAGES}
+    numbers |= {name: [sum(getattr(request, name)[owner] for owner in own) for request in charges] for name in MESSAGES}
     counts: dict[str, Any] = {name: _count(values) for name, values in numbers.items()}
     counts |= {name: replace(counts[name], kinds=_typical(values)) for name, values in kinds.items()}
     for quantity, values in _executed(executed, own).items():

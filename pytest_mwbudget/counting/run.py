@@ -123,7 +123,7 @@ class CountingRun:
                 self.further += 1
                 if self.further % COLLECTED_EVERY == 0:
                     gc.collect(0)
-            others, spawning = [one.others for one in charges], self.charging.spawning
+            others, spawning = [request.others for request in charges], self.charging.spawning
             unseen = unseen_work(others, spent_ns / NS_PER_S, self._others, spawning.notified, spawning.answered)
             self.too_low = reasons(unseen, self.charging.owners)
             return self._with_retained(charges)
@@ -131,8 +131,8 @@ class CountingRun:
     def _with_retained(self, charges: list[RequestCharges]) -> list[RequestCharges]:
         if "objects" not in self.why_not:
             left = retained(self.core, len(charges), self.charging.aside, classes=self.made_classes)
-            for one, alive in zip(charges, left, strict=True):
-                one.retained.update(alive)
+            for request, alive in zip(charges, left, strict=True):
+                request.retained.update(alive)
         return charges
 
     def _others(self) -> dict[int, int]:

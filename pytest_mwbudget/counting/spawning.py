@@ -406,10 +406,10 @@ class Spawning:
 
 
 def _by_owner(pairs: list[tuple[Owner, str]]) -> dict[Owner, Counter[str]]:
-    found: defaultdict[Owner, Counter[str]] = defaultdict(Counter)
+    by_owner: defaultdict[Owner, Counter[str]] = defaultdict(Counter)
     for owner, name in pairs:
-        found[owner][name] += 1
-    return dict(found)
+        by_owner[owner][name] += 1
+    return dict(by_owner)
 
 
 def _with(arguments: Arguments, position: int, value: object) -> Arguments:
@@ -442,8 +442,8 @@ def _of_a_pool(work: object) -> bool:
 
 def _function(callee: Any) -> Function:
     """Return the Python function behind decorators that keep it."""
-    found: Function = inspect.unwrap(callee)
-    return found
+    function: Function = inspect.unwrap(callee)
+    return function
 
 
 # ---- names --------------------------------------------------------------------------------------------------------
@@ -471,12 +471,12 @@ def _given_coroutine(coroutine: Any) -> Any:
         return None
     arguments = dict(frame.f_locals)
     values = [*arguments.values(), *held_values(arguments.get("self"))]
-    found = [
+    created = [
         value
         for value in values
         if type(value) is CoroutineType and inspect.getcoroutinestate(value) == inspect.CORO_CREATED
     ]
-    return found[0] if len(set(map(id, found))) == 1 else None
+    return created[0] if len(set(map(id, created))) == 1 else None
 
 
 def work_name(work: Any) -> str:

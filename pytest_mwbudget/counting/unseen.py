@@ -73,20 +73,20 @@ def unseen_work(
         return []
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = sys._current_frames()
-    found = []
+    unseen = []
     for ident in sorted(threads):
         wakers = notified.get(internals.awaited_condition(frames.get(ident)), ())
         owners = frozenset(wakers or answered.get(ident, ()))
-        found.append(UnseenWork(names.get(ident, f"number {ident}"), owners, bool(wakers)))
-    return found
+        unseen.append(UnseenWork(names.get(ident, f"number {ident}"), owners, bool(wakers)))
+    return unseen
 
 
-def reasons(found: Sequence[UnseenWork], every_owner: Sequence[Owner]) -> dict[Owner, str]:
+def reasons(all_unseen: Sequence[UnseenWork], every_owner: Sequence[Owner]) -> dict[Owner, str]:
     """Return by owner why something is not counted for it. Pure. A thread that any owner may cause is told last."""
-    told: dict[Owner, str] = {}
-    for unseen in sorted(found, key=lambda one: not one.owners):
-        told = {**dict.fromkeys(unseen.owners or every_owner, unseen.why), **told}
-    return told
+    by_owner: dict[Owner, str] = {}
+    for unseen in sorted(all_unseen, key=lambda thread: not thread.owners):
+        by_owner = {**dict.fromkeys(unseen.owners or every_owner, unseen.why), **by_owner}
+    return by_owner
 
 
 def busier(requests: Sequence[Events], seconds: Seconds, idle: Events, idle_seconds: Seconds) -> set[int]:
@@ -95,16 +95,16 @@ def busier(requests: Sequence[Events], seconds: Seconds, idle: Events, idle_seco
     A thread that worked in a few requests only, as one that ends in one of them, does not work for requests.
     """
     during: Counter[int] = Counter()
-    for one in requests:
-        during.update(one)
+    for request in requests:
+        during.update(request)
     return {
         ident
         for ident, events in during.items()
         if events * idle_seconds > MUCH_MORE * idle.get(ident, 0) * seconds
-        and sum(one.get(ident, 0) > 0 for one in requests) > min(BY_CHANCE, len(requests) // 2)
+        and sum(request.get(ident, 0) > 0 for request in requests) > min(BY_CHANCE, len(requests) // 2)
     }
 
 
 def _typical(requests: Sequence[Events], threads: Collection[int]) -> bool:
     """Whether any of the threads work in the typical request."""
-    return median_low([sum(one.get(ident, 0) for ident in threads) for one in requests]) > 0
+    return median_low([sum(request.get(ident, 0) for ident in threads) for request in requests]) > 0

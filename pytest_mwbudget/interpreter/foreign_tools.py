@@ -53,12 +53,12 @@ class ForeignTools:
 
     def check(self, codes: Iterable[CodeType] = ()) -> None:
         """Add to `active` the tools that are active in spite of the suspension, or were when `codes` last ran."""
-        found = tracers.described(tracers.at_work()) + [_tool(name) for name in monitoring.at_work()]
-        if not found:
+        names = tracers.described(tracers.at_work()) + [_tool(name) for name in monitoring.at_work()]
+        if not names:
             self.unproven = internals.why_no_proof()
             if self.unproven is None and monitoring.instrumented(codes):
-                found = [_unseen()]
-        self.active += [name for name in found if name not in self.active]
+                names = [_unseen()]
+        self.active += [name for name in names if name not in self.active]
 
 
 @contextmanager
@@ -93,12 +93,12 @@ def suspended(new_threads: tracers.Hooks | None = None) -> Iterator[ForeignTools
     `new_threads` are the tools of threads that start outside the block, by default the current ones.
     """
     with tracers.suspended(new_threads) as tools, monitoring.suspended() as names:
-        found = ForeignTools(
+        foreign = ForeignTools(
             suspended=[*tracers.described(tools), *map(_tool, names)],
-            missed=[one.thread for one in tools if one.thread is not None],
+            missed=[tool.thread for tool in tools if tool.thread is not None],
         )
-        found.check()
-        yield found
+        foreign.check()
+        yield foreign
 
 
 def _tool(name: str) -> str:

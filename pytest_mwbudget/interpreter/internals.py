@@ -37,16 +37,16 @@ def self_check(wrong: str, lost: str) -> Callable[[Callable[[], bool]], SelfChec
     def decorate(as_expected: Callable[[], bool]) -> SelfCheck:
         @lru_cache(maxsize=1)
         def why_not() -> str | None:
-            found = ""
+            reason = ""
             try:
                 if as_expected():
                     return None
             except Exception as error:  # of any kind: the internal has changed
-                found = f" ({described(error)})"
+                reason = f" ({described(error)})"
             import platform
 
             interpreter = f"{platform.python_implementation()} {platform.python_version()}"
-            return f"{interpreter} is not as expected: {wrong}{found}, so {lost}"
+            return f"{interpreter} is not as expected: {wrong}{reason}, so {lost}"
 
         SELF_CHECKS.append(why_not)
         return why_not
@@ -210,13 +210,13 @@ def functions_of(frames: Collection[FrameType]) -> list[FunctionType | None]:
 
     A frame that has ended holds its function. Until then the coroutine or generator of a suspended frame does.
     """
-    found = [_function_held_by(frame, frame) for frame in frames]
-    missing = {frame: place for place, frame in enumerate(frames) if found[place] is None}
+    functions = [_function_held_by(frame, frame) for frame in frames]
+    missing = {frame: place for place, frame in enumerate(frames) if functions[place] is None}
     for holder in gc.get_referrers(*missing) if missing else ():
         frame = next((getattr(holder, name) for kind, name in SUSPENDED if type(holder) is kind), None)
         if frame in missing:
-            found[missing[frame]] = _function_held_by(holder, frame)
-    return found
+            functions[missing[frame]] = _function_held_by(holder, frame)
+    return functions
 
 
 def _function_held_by(holder: object, frame: FrameType) -> FunctionType | None:
@@ -242,8 +242,8 @@ def why_no_functions() -> bool:
     called()
     steps = stepped()
     next(steps)
-    found = functions_of(frames)
-    return found[0] is called and found[1] is stepped
+    functions = functions_of(frames)
+    return functions[0] is called and functions[1] is stepped
 
 
 # ---- tools of threads -------------------------------------------------------------------------------------------
@@ -277,9 +277,9 @@ def why_no_thread_tools() -> bool:
     if tracing is None:
         return True
     own = {"tracer": sys.gettrace(), "profiler": sys.getprofile()}
-    found = {kind: tool for kind, ident, tool in tracing.at_work() if ident == threading.get_ident()}
-    if found or own != {"tracer": None, "profiler": None}:
-        return all(found.get(kind) is tool for kind, tool in own.items())
+    seen = {kind: tool for kind, ident, tool in tracing.at_work() if ident == threading.get_ident()}
+    if seen or own != {"tracer": None, "profiler": None}:
+        return all(seen.get(kind) is tool for kind, tool in own.items())
 
     def profile(frame: FrameType, event: str, argument: object) -> None: ...
 

@@ -54,15 +54,15 @@ def suspended() -> Iterator[list[str]]:
     try:
         yield [names[tool] for tool in tools]
     finally:
-        for one in suspended:
-            _resume(monitoring, one)
+        for suspended_tool in suspended:
+            _resume(monitoring, suspended_tool)
 
 
 def _suspend(monitoring: Any, tool: int, codes: Iterable[CodeType]) -> _Suspended:
     callbacks = {event: monitoring.register_callback(tool, event, None) for event in _events(monitoring)}
     events = monitoring.get_events(tool)
     monitoring.set_events(tool, 0)
-    local = [(code, found) for code in codes if (found := monitoring.get_local_events(tool, code))]
+    local = [(code, local_events) for code in codes if (local_events := monitoring.get_local_events(tool, code))]
     for code, _ in local:
         monitoring.set_local_events(tool, code, 0)
     return _Suspended(tool, events, callbacks, local)
@@ -78,10 +78,10 @@ def _resume(monitoring: Any, suspended: _Suspended) -> None:
 
 def _events(monitoring: Any) -> list[int]:
     """Return the events that can have a callback: those of one bit. Others are combinations."""
-    found = {name: value for name, value in vars(monitoring.events).items() if name.isupper() and value}
-    if "BRANCH_LEFT" in found:
-        found.pop("BRANCH", None)  # Python 3.14: a name for both
-    return [event for event in found.values() if event & (event - 1) == 0]
+    events = {name: value for name, value in vars(monitoring.events).items() if name.isupper() and value}
+    if "BRANCH_LEFT" in events:
+        events.pop("BRANCH", None)  # Python 3.14: a name for both
+    return [event for event in events.values() if event & (event - 1) == 0]
 
 
 def _all_code() -> Iterator[CodeType]:
@@ -99,19 +99,19 @@ def _all_code() -> Iterator[CodeType]:
 
 
 def _all_objects() -> list[object]:
-    found: list[object] = gc.get_objects()
+    objects: list[object] = gc.get_objects()
     if not gc.get_freeze_count():
-        return found
+        return objects
     # Frozen objects are in no list: follow references from the names in modules. Not through frames, which hold objects
     # that this search creates, nor through modules, because the references of _asyncio never end in CPython 3.12.1.
-    seen = set(map(id, found))
+    seen = set(map(id, objects))
     frontier: list[object] = [vars(module) for module in sys.modules.values() if type(module) is ModuleType]
     while frontier:
-        new = {id(one): one for one in frontier if id(one) not in seen and gc.is_tracked(one)}
+        new = {id(held): held for held in frontier if id(held) not in seen and gc.is_tracked(held)}
         seen.update(new)
-        found += new.values()
-        frontier = gc.get_referents(*(one for one in new.values() if not is_a(one, *_NOT_FOLLOWED)))
-    return found
+        objects += new.values()
+        frontier = gc.get_referents(*(held for held in new.values() if not is_a(held, *_NOT_FOLLOWED)))
+    return objects
 
 
 def _code_of(holder: object) -> CodeType | None:
@@ -175,8 +175,8 @@ def local_at_work(codes: Iterable[CodeType]) -> list[str]:
     """Return the names of the tools that have events for some of this code."""
     monitoring = _monitoring()
     tools = {tool: name for tool in TOOLS if (name := monitoring.get_tool(tool)) is not None}
-    found = {tool for code in codes for tool in tools if monitoring.get_local_events(tool, code)} if tools else set()
-    return [tools[tool] for tool in sorted(found)]
+    watching = {tool for code in codes for tool in tools if monitoring.get_local_events(tool, code)} if tools else set()
+    return [tools[tool] for tool in sorted(watching)]
 
 
 def instrumented(codes: Iterable[CodeType]) -> bool:

@@ -33,14 +33,14 @@ def stand_in_for_callable(original: Any, probe: Any) -> tuple[Callable[..., Any]
         stand_in = _PartialStandIn(probe)
         _set(stand_in, "_mwbudget_original", original)
         return original, stand_in
-    found: Any = _new(_types.get((_CallableStandIn, identity(kind))) or _type_for(_CallableStandIn, kind))
-    _set(found, "_mwbudget_original", original)
+    object_stand_in: Any = _new(_types.get((_CallableStandIn, identity(kind))) or _type_for(_CallableStandIn, kind))
+    _set(object_stand_in, "_mwbudget_original", original)
     if type(function := of_type(original, "__call__")) is not FunctionType:
-        _set(found, "__call__", probe)
-        return original, found
+        _set(object_stand_in, "__call__", probe)
+        return original, object_stand_in
     probe.__dict__ = function.__dict__
-    _set(found, "__call__", MethodType(probe, original))
-    return function, found
+    _set(object_stand_in, "__call__", MethodType(probe, original))
+    return function, object_stand_in
 
 
 def stand_in_for_awaitable(answer: Any, step: Callable[[Awaitable[Any]], Coroutine[Any, Any, Any]]) -> Any:
@@ -54,10 +54,12 @@ def stand_in_for_awaitable(answer: Any, step: Callable[[Awaitable[Any]], Corouti
         return answer
     if type(answer) is GeneratorType:
         return step(answer)  # type: ignore[arg-type]
-    found = _new(_types.get((_AwaitableStandIn, identity(type(answer)))) or _type_for(_AwaitableStandIn, type(answer)))
-    _set(found, "_mwbudget_original", answer)
-    _set(found, "_mwbudget_step", step)
-    return found
+    stand_in = _new(
+        _types.get((_AwaitableStandIn, identity(type(answer)))) or _type_for(_AwaitableStandIn, type(answer))
+    )
+    _set(stand_in, "_mwbudget_original", answer)
+    _set(stand_in, "_mwbudget_step", step)
+    return stand_in
 
 
 # Called directly because they run in C; the time of a Python frame would be charged to some layer. `setattr` on a
@@ -143,8 +145,8 @@ class _AwaitableStandIn(_StandIn):
         return self._mwbudget_step(self._mwbudget_original).__await__()
 
 
-def _original(one: Any) -> Any:
-    return one._mwbudget_original if issubclass(type(one), _StandIn) else one
+def _original(operand: Any) -> Any:
+    return operand._mwbudget_original if issubclass(type(operand), _StandIn) else operand
 
 
 # Python looks these methods up on the type of an object, past `__getattr__`.
@@ -170,9 +172,9 @@ def _type_for(base: type[_StandIn], kind: type) -> type[_StandIn]:
         for name in names_in(owner).keys() & special:
             # A class that assigns None switches off an operation of its base.
             body[name] = None if names_in(owner)[name] is None else _forwarding(name)
-    found = _types[base, identity(kind)] = type(class_name(kind)[1].rpartition(".")[2], (base,), body)
+    stand_in_type = _types[base, identity(kind)] = type(class_name(kind)[1].rpartition(".")[2], (base,), body)
     finalize(kind, _types.pop, (base, identity(kind)), None).atexit = False
-    return found
+    return stand_in_type
 
 
 def _forwarding(name: str) -> Callable[..., Any]:

@@ -101,7 +101,7 @@ def suspended(new_threads: Hooks | None = None) -> Iterator[list[ThreadTool]]:
     else:
         taken = _own_tools()
         sys.settrace(None)
-        if any(one.kind == "profiler" for one in taken):
+        if any(thread_tool.kind == "profiler" for thread_tool in taken):
             sys.setprofile(None)
     try:
         yield taken if tracing is None else [_named(kind, tool, ident) for kind, ident, _, tool, _ in taken]
@@ -113,8 +113,8 @@ def suspended(new_threads: Hooks | None = None) -> Iterator[list[ThreadTool]]:
             unmoved = _begun_anew(tracing, taken, threads, beginning)
             tracing.resume(unmoved)  # in this frame, which `_catch_up` knows
         else:
-            for one in taken:
-                _INSTALL[one.kind](one.tool)
+            for thread_tool in taken:
+                _INSTALL[thread_tool.kind](thread_tool.tool)
 
 
 def _begun_anew(
@@ -126,10 +126,10 @@ def _begun_anew(
     calls. It therefore starts as in a new thread.
     """
     now, unmoved = _stacks(), []
-    for one in taken:
-        kind, ident, number, tool, _ = one
+    for taken_tool in taken:
+        kind, ident, number, tool, _ = taken_tool
         if ident == threading.get_ident() or before.get(ident) == now.get(ident):
-            unmoved.append(one)
+            unmoved.append(taken_tool)
         elif beginning[kind] is not None and _package(beginning[kind]) == _package(tool):
             for frame in now.get(ident, ()):
                 if frame.f_trace is tool:  # else the new tool would pass its events to the old one
@@ -137,7 +137,7 @@ def _begun_anew(
             _INSTALL[kind](beginning[kind])
             tracing.hand_over(kind, number)
         elif not _keeps_a_stack(tool):
-            unmoved.append(one)
+            unmoved.append(taken_tool)
     return unmoved
 
 
@@ -146,8 +146,8 @@ def at_work() -> list[ThreadTool]:
     tracing = internals.thread_tools()
     if tracing is not None:
         return [_named(kind, tool, ident) for kind, ident, tool in tracing.at_work()]
-    found = [("tracer", sys.gettrace()), ("profiler", sys.getprofile())]
-    return [ThreadTool(kind, tool) for kind, tool in found if tool is not None]
+    own = [("tracer", sys.gettrace()), ("profiler", sys.getprofile())]
+    return [ThreadTool(kind, tool) for kind, tool in own if tool is not None]
 
 
 def other_threads() -> list[str]:
@@ -157,7 +157,7 @@ def other_threads() -> list[str]:
 
 def _own_tools() -> list[ThreadTool]:
     """Return the current thread's tools that Python can install again: a tool in C may show no callable object."""
-    return [one for one in at_work() if callable(one.tool)]
+    return [thread_tool for thread_tool in at_work() if callable(thread_tool.tool)]
 
 
 def _named(kind: str, tool: object, ident: int) -> ThreadTool:
@@ -170,8 +170,8 @@ def _named(kind: str, tool: object, ident: int) -> ThreadTool:
 def described(tools: Sequence[ThreadTool]) -> list[str]:
     """Describe each tool with its type and other threads: `a tracer (package.Tracer) of the thread worker`."""
     threads: dict[str, list[str | None]] = {}
-    for one in tools:
-        threads.setdefault(f"a {one.kind} ({type_name(one.tool)})", []).append(one.thread)
+    for thread_tool in tools:
+        threads.setdefault(f"a {thread_tool.kind} ({type_name(thread_tool.tool)})", []).append(thread_tool.thread)
     return [f"{name}{_of_threads(where)}" for name, where in threads.items()]
 
 
@@ -202,11 +202,11 @@ def _stacks() -> dict[int, list[FrameType]]:
 
 def _stack(frame: FrameType | None) -> list[FrameType]:
     """Return the frame and its callers, outermost first."""
-    found = []
+    frames = []
     while frame is not None:
-        found.append(frame)
+        frames.append(frame)
         frame = frame.f_back
-    return found[::-1]
+    return frames[::-1]
 
 
 # ---- the profiler that keeps a stack of its own -----------------------------------------------------------------

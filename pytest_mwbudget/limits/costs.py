@@ -17,7 +17,7 @@ Figures: TypeAlias = Mapping[str, Figure]
 
 def counts_of(result: Result, row: str) -> Counts | None:
     """Return the counts of a row by its name, None if it has none."""
-    return next((one.counts for one in result.rows() if one.name == row), None)
+    return next((each_row.counts for each_row in result.rows() if each_row.name == row), None)
 
 
 def range_of(result: Result, row: str, quantity: Quantity) -> Range | None:
@@ -28,11 +28,11 @@ def range_of(result: Result, row: str, quantity: Quantity) -> Range | None:
 
 def figures(result: Result) -> dict[str, Figures]:
     """Return the known figures of each row by its name. The parts of the endpoint have no limits."""
-    found: dict[str, Figures] = {
+    figures_by_row: dict[str, Figures] = {
         row.name: {**row.counted, **{name: us for name, us in row.estimates.items() if us.bounded}}
         for row in result.rows()
     }
-    return {row: known for row, known in found.items() if known}
+    return {row: known for row, known in figures_by_row.items() if known}
 
 
 @dataclass(frozen=True, slots=True)

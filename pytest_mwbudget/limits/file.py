@@ -59,11 +59,11 @@ class LimitsFile:
     def pruned(self) -> LimitsFile:
         """Return the file without the packages of sections that have no limit."""
         sections = self.sections
-        return LimitsFile(self.limits, {key: one for key, one in self.packages.items() if key[0] in sections})
+        return LimitsFile(self.limits, {key: version for key, version in self.packages.items() if key[0] in sections})
 
     def packages_of(self, section: str) -> dict[str, str]:
         """Return the versions of a section by package."""
-        return {name: version for (one, name), version in self.packages.items() if one == section}
+        return {name: version for (each_section, name), version in self.packages.items() if each_section == section}
 
 
 # ---- write -------------------------------------------------------------------------------------------------------
@@ -107,15 +107,15 @@ ROW_DEPTH = 6
 def _lines(value: Mapping[str, Any], depth: int) -> Iterator[str]:
     """Yield the lines of an object; each key begins a line, down to the rows."""
     yield "{"
-    for number, (key, one) in enumerate(value.items(), 1):
+    for number, (key, member) in enumerate(value.items(), 1):
         begin, comma = f"{' ' * (depth + 1)}{_json(key)}: ", "," if number < len(value) else ""
-        if isinstance(one, Mapping) and one and depth + 1 < ROW_DEPTH:
-            first, *others = _lines(one, depth + 1)
+        if isinstance(member, Mapping) and member and depth + 1 < ROW_DEPTH:
+            first, *others = _lines(member, depth + 1)
             yield f"{begin}{first}"
             yield from others[:-1]
             yield f"{others[-1]}{comma}"
         else:
-            yield f"{begin}{_json(one)}{comma}"
+            yield f"{begin}{_json(member)}{comma}"
     yield f"{' ' * depth}}}"
 
 
@@ -127,8 +127,8 @@ def _json(value: object) -> str:
 # ---- read --------------------------------------------------------------------------------------------------------
 
 
-def parsed(text: str, said: str) -> LimitsFile:
-    """Read the text of a file; `said` names the file in messages.
+def parsed(text: str, label: str) -> LimitsFile:
+    """Read the text of a file; `label` names the file in messages.
 
     Raises SettingError for a merge conflict, for text that is not JSON, for another version, and for a limit that is no
     limit, with its place.
@@ -136,23 +136,23 @@ def parsed(text: str, said: str) -> LimitsFile:
     for number, line in enumerate(text.splitlines(), 1):
         if CONFLICT.match(line):
             raise _error(
-                f"{said} has a merge conflict in line {number}; resolve it, or let `mwbudget budgets merge` join both"
+                f"{label} has a merge conflict in line {number}; resolve it, or let `mwbudget budgets merge` join both"
                 " sides (git show :2:FILE and git show :3:FILE print them)"
             )
     try:
-        found = json.loads(text, object_pairs_hook=_without_twins)
+        document = json.loads(text, object_pairs_hook=_without_twins)
     except (RecursionError, ValueError) as error:
-        raise _error(f"{said} is not JSON: {error}; correct it, or restore the committed version") from None
-    schema = found.get("schema") if isinstance(found, dict) else None
+        raise _error(f"{label} is not JSON: {error}; correct it, or restore the committed version") from None
+    schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
         raise _error(
-            f"{said} has the schema {schema!r}, and this version of pytest-mwbudget reads {SCHEMA!r}; use the version"
+            f"{label} has the schema {schema!r}, and this version of pytest-mwbudget reads {SCHEMA!r}; use the version"
             " that wrote it, or write the file anew with --mw-budget-update after removing it"
         )
     limits: dict[Place, Limit] = {}
     packages: dict[tuple[str, str], str] = {}
-    for section, content in _members(found.get("sections"), f"{said}: sections"):
-        where = f"{said}: {section!r}"
+    for section, content in _members(document.get("sections"), f"{label}: sections"):
+        where = f"{label}: {section!r}"
         if not is_section(section):
             raise _error(f"{where} is not the name of a section; write it like 'CPython 3.13.0, asyncio, Linux x86_64'")
         for name, version in _members(content.get("packages", {}) if isinstance(content, dict) else None, where):
@@ -168,11 +168,11 @@ def _error(message: str) -> SettingError:
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Refuse a key that stands twice, as after a merge by hand: JSON would take the last one."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         twin = next(key for number, (key, _) in enumerate(pairs) if key in dict(pairs[:number]))
         raise ValueError(f"the key {twin!r} occurs twice in one object")
-    return found
+    return members
 
 
 def _members(value: object, where: str) -> Iterable[tuple[str, Any]]:
@@ -197,7 +197,7 @@ def _rows(section: str, tests: object, where: str) -> Iterator[tuple[Place, dict
 
 
 def _limits(row: Place, value: Mapping[str, Any], where: str) -> Iterator[tuple[Place, Limit]]:
-    for quantity, one in value.items():
+    for quantity, written in value.items():
         if quantity not in RECORDABLE:
             raise _error(
                 f"{where} has a limit of {quantity!r}.{near_miss(quantity, RECORDABLE)} The quantities are:"
@@ -205,9 +205,9 @@ def _limits(row: Place, value: Mapping[str, Any], where: str) -> Iterator[tuple[
             )
         place, of = row._replace(quantity=quantity), f"{where}, {quantity}"
         if quantity in COUNTED:
-            yield place, _limit(one, of, counted=True)
+            yield place, _limit(written, of, counted=True)
         else:
-            for processor, time in _members(one, of):
+            for processor, time in _members(written, of):
                 yield place._replace(processor=processor), _limit(time, f"{of}, {processor!r}", counted=False)
 
 
@@ -222,7 +222,9 @@ def _limit(value: Any, where: str, *, counted: bool) -> Limit:
     known = not isinstance(value, dict) or (value.keys() == {"limit", "reason"} and isinstance(reason, str))
     if (
         not known
-        or not all(isinstance(one, kinds) and not isinstance(one, bool) and 0 <= one < math.inf for one in numbers)
+        or not all(
+            isinstance(number, kinds) and not isinstance(number, bool) and 0 <= number < math.inf for number in numbers
+        )
         or (low is not None and low > most)
     ):
         example = "478, or [444, 456] for a count that varies" if counted else "a number of microseconds, such as 12.5"

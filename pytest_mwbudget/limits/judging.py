@@ -35,8 +35,8 @@ def judged(
         if why is not None:
             yield RecordedLimit(row, quantity, None, limit.most, "undecided", why)
             continue
-        if (found := range_of(result, row, quantity)) is not None:
-            yield _count_judged(place, known.get(row, {}).get(quantity), found, limit)
+        if (judged_by := range_of(result, row, quantity)) is not None:
+            yield _count_judged(place, known.get(row, {}).get(quantity), judged_by, limit)
         else:
             yield _time_judged(place, known[row][quantity], limit, result, crowded)
 
@@ -67,19 +67,19 @@ def _why_not(
     return tagged(f"{quantity} cannot be counted here: {why}" if why else f"{quantity} were not counted", "uncountable")
 
 
-def _count_judged(place: Place, figure: Figure | None, found: Range, limit: Limit) -> RecordedLimit:
+def _count_judged(place: Place, figure: Figure | None, judged_by: Range, limit: Limit) -> RecordedLimit:
     """Judge a count by its range. Where no number is typical, the lowest one is shown."""
-    judgement, typical = judge_count(found, limit.most), figure.count if isinstance(figure, Count) else found[0]
+    judgement, typical = judge_count(judged_by, limit.most), figure.count if isinstance(figure, Count) else judged_by[0]
     return RecordedLimit(place.row, place.quantity, typical, limit.most, judgement.verdict, judgement.reason)
 
 
 def _time_judged(place: Place, figure: Figure, limit: Limit, result: Result, crowded: str | None) -> RecordedLimit:
     limit_us = 0.0 if place.row == TOTAL or result.floor_us is None else result.floor_us
     assert isinstance(figure, Estimate)
-    found = judge(figure, limit.most, limit_us=limit_us, slowdown=result.slowdown or 1.0)
-    verdict, reason = found.verdict, found.reason
-    if found.time_tells:
-        reason = tagged(f"{found.reason}", "near-budget")
+    judgement = judge(figure, limit.most, limit_us=limit_us, slowdown=result.slowdown or 1.0)
+    verdict, reason = judgement.verdict, judgement.reason
+    if judgement.time_tells:
+        reason = tagged(f"{judgement.reason}", "near-budget")
     if verdict == "fail" and crowded:
         verdict, reason = "undecided", crowded
     why = _contradicted(result, place, limit.most) if verdict == "fail" else None
@@ -90,7 +90,7 @@ def _time_judged(place: Place, figure: Figure, limit: Limit, result: Result, cro
 
 def _contradicted(result: Result, place: Place, most: float) -> str | None:
     """Return why a failure does not count by what leaving the layer out saves, None if it counts."""
-    report = next((one for one in result.layers if one.name == place.row), None)
+    report = next((layer for layer in result.layers if layer.name == place.row), None)
     saved = report.saves.us if report and report.saves else None
     if report is None or report.us is None or saved is None or not contradicts(saved, report.us):
         return None
@@ -99,14 +99,14 @@ def _contradicted(result: Result, place: Place, most: float) -> str | None:
 
 def with_recorded(result: Result, recorded: Recorded) -> Result:
     """Return the result with what came of its limits, and with the worst verdict on budgets and limits."""
-    found = (recorded.verdict, *result.verdicts)
-    return replace(result, recorded=recorded, verdict=worst(one for one in found if one is not None))
+    verdicts = (recorded.verdict, *result.verdicts)
+    return replace(result, recorded=recorded, verdict=worst(verdict for verdict in verdicts if verdict is not None))
 
 
 def with_undecided(result: Result, why: str) -> Result:
     """Return the result with each of its limits undecided."""
     assert result.recorded is not None
-    limits = (replace(one, value=None, verdict="undecided", reason=why) for one in result.recorded.limits)
+    limits = (replace(limit, value=None, verdict="undecided", reason=why) for limit in result.recorded.limits)
     return with_recorded(result, replace(result.recorded, limits=tuple(limits)))
 
 
@@ -141,7 +141,11 @@ def without_limits(result: Result, limits: Mapping[Place, Limit], recorded: Coll
     """Return the rows that have a count to record and no limit at all."""
     known = {place.row for place in limits}
     counts = [quantity for quantity in recorded if quantity in COUNTED]
-    return [row for row, one in figures(result).items() if row not in known and any(q in one for q in counts)]
+    return [
+        row
+        for row, row_figures in figures(result).items()
+        if row not in known and any(q in row_figures for q in counts)
+    ]
 
 
 def changed(

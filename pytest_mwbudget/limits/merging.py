@@ -30,22 +30,22 @@ def merged(files: Sequence[LimitsFile], base: LimitsFile | None = None) -> Limit
 def _merged(
     files: Sequence[Mapping[Key, Value]], base: Mapping[Key, Value], join: Callable[[Key, Value, Value], Value]
 ) -> dict[Key, Value]:
-    found: dict[Key, Value] = {}
+    joined: dict[Key, Value] = {}
     for key in dict.fromkeys(key for file in (base, *files) for key in file):
         changes = [file.get(key) for file in files if file.get(key) != base.get(key)]
         changed = [value for value in changes if value is not None]
         if changed:
-            found[key] = reduce(lambda a, b: join(key, a, b), changed)
+            joined[key] = reduce(lambda a, b: join(key, a, b), changed)
         elif not changes:
-            found[key] = base[key]
-    return found
+            joined[key] = base[key]
+    return joined
 
 
-def _higher(place: Place, one: Limit, other: Limit) -> Limit:
-    top = max(one, other, key=lambda limit: (limit.most, limit.reason or ""))
+def _higher(place: Place, first: Limit, other: Limit) -> Limit:
+    top = max(first, other, key=lambda limit: (limit.most, limit.reason or ""))
     if place.quantity not in COUNTED:
         return top
-    low = min(limit.most if limit.low is None else limit.low for limit in (one, other))
+    low = min(limit.most if limit.low is None else limit.low for limit in (first, other))
     return Limit(top.most, low if low < top.most else None, top.reason)
 
 

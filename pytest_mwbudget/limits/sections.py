@@ -46,9 +46,9 @@ def python_of(section: str) -> str:
 
 
 def _parts(name: str) -> tuple[str, str, str, str, int]:
-    found = NAME.fullmatch(name)
-    assert found is not None, name
-    return found["implementation"], found["minor"], found["loop"], found["platform"], int(found["patch"])
+    match = NAME.fullmatch(name)
+    assert match is not None, name
+    return match["implementation"], match["minor"], match["loop"], match["platform"], int(match["patch"])
 
 
 def _distance(patch: int, own: int) -> tuple[int, int]:

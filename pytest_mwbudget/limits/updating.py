@@ -42,7 +42,10 @@ class Measured:
 
     def without_counts(self) -> Measured:
         """Return the same without the costs that are counts."""
-        times = {row: {q: cost for q, cost in one.items() if q not in COUNTED} for row, one in self.costs.items()}
+        times = {
+            row: {q: cost for q, cost in costs_of_row.items() if q not in COUNTED}
+            for row, costs_of_row in self.costs.items()
+        }
         return replace(self, costs=times)
 
     def with_another(self, other: Measured) -> Measured:
@@ -54,17 +57,17 @@ class Measured:
         return self._merged(other, Cost.or_higher)
 
     def _merged(self, other: Measured, merge: Callable[[Cost, Cost], Cost]) -> Measured:
-        found = {row: dict(own) for row, own in self.costs.items()}
+        costs_by_row = {row: dict(own) for row, own in self.costs.items()}
         for row, quantity, cost in other.counted:
-            own = found.setdefault(row, {})
+            own = costs_by_row.setdefault(row, {})
             own[quantity] = merge(own[quantity], cost) if quantity in own else cost
-        return replace(self, rows=self.rows | other.rows, costs=found)
+        return replace(self, rows=self.rows | other.rows, costs=costs_by_row)
 
     @property
     def counted(self) -> Iterator[tuple[str, Quantity, Cost]]:
         """The costs that are counts: row, quantity, cost."""
-        for row, one in self.costs.items():
-            yield from ((row, quantity, cost) for quantity, cost in one.items() if quantity in COUNTED)
+        for row, costs_of_row in self.costs.items():
+            yield from ((row, quantity, cost) for quantity, cost in costs_of_row.items() if quantity in COUNTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,7 @@ class Update:
     @property
     def of_counts(self) -> set[str]:
         """The tests of which the limit of a count is written or removed, or is broken."""
-        places = {change.place for change in self.changes} | {one.place for one in self.broken}
+        places = {change.place for change in self.changes} | {broken.place for broken in self.broken}
         return {place.nodeid for place in places if place.quantity in COUNTED}
 
 
@@ -156,13 +159,15 @@ def updated(
         return Update(file)
     section = chosen(file.sections, here) or here.section
     limits, changes, refused = dict(file.limits), list[Change](), list[Refused]()
-    for key, one in measured.items():
-        found = [figure.change() for figure in _figures(section, key, one, limits, rules)]
-        refused_here = [change for change in found if isinstance(change, Refused)]
+    for key, request in measured.items():
+        outcomes = [figure.change() for figure in _figures(section, key, request, limits, rules)]
+        refused_here = [change for change in outcomes if isinstance(change, Refused)]
         refused += refused_here
         # A row that is refused is the reason why others of its request are broken, such as the total.
         changes += [
-            change for change in found if isinstance(change, Change) and not (refused_here and change.kind == "raised")
+            change
+            for change in outcomes
+            if isinstance(change, Change) and not (refused_here and change.kind == "raised")
         ]
     if "trim" in rules.modes:
         obsolete = unused_places(file, section, measured, unused, rules.quantities, partly)
@@ -173,8 +178,12 @@ def updated(
         else:
             limits[change.place] = change.after
     tests = {place.nodeid for place in limits if place.section == section}
-    after = (figure for key, one in measured.items() for figure in _figures(section, key, one, limits, rules))
-    broken = tuple(Broken(one.place, one.cost, one.limit) for one in after if one.limit is not None and one.broken)
+    after = (figure for key, request in measured.items() for figure in _figures(section, key, request, limits, rules))
+    broken = tuple(
+        Broken(figure.place, figure.cost, figure.limit)
+        for figure in after
+        if figure.limit is not None and figure.broken
+    )
     whole = not broken and tests <= {key.nodeid for key in measured} - {*partly}
     written = _with_packages(LimitsFile(limits, file.packages), section, here.section, packages, whole=whole)
     return Update(written, tuple(changes), tuple(refused), broken)
@@ -183,15 +192,15 @@ def updated(
 def _figures(
     section: str,
     key: RequestKey,
-    one: Measured,
+    request: Measured,
     limits: Mapping[Place, Limit],
     rules: Rules,
 ) -> Iterator[_Figure]:
     """Yield the costs of a request with their limits."""
-    for row, costs_of_row in one.costs.items():
+    for row, costs_of_row in request.costs.items():
         for quantity, cost in costs_of_row.items():
             place = Place(section, *key, row, quantity, "" if quantity in COUNTED else rules.processor)
-            yield _Figure(place, cost, limits.get(place), one.ceilings.get((row, quantity)), rules)
+            yield _Figure(place, cost, limits.get(place), request.ceilings.get((row, quantity)), rules)
 
 
 def _with_packages(

@@ -39,15 +39,15 @@ class Ways:
 
 def ways_past(stack: Stack, method: str) -> Ways:
     """Find the ways past the layers of a stack, as far as its structure tells."""
-    found: list[Way] = []
+    ways: list[Way] = []
     why_not: dict[RowIndex, str] = {}
     for index, layer in stack.layers:
         way = _way_past(stack, index, layer, method)
         if isinstance(way, Way):
-            found.append(way)
+            ways.append(way)
         else:
             why_not[layer.index] = way
-    return Ways(tuple(found), why_not)
+    return Ways(tuple(ways), why_not)
 
 
 def _way_past(stack: Stack, index: EntryIndex | None, layer: Layer, method: str) -> Way | str:

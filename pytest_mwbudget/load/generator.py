@@ -112,20 +112,20 @@ class Client:
             if end < 0:
                 return None
             head = self._data[:end]
-            found = self.heads.get(head)
-            if found is None:
-                found = read_head(head, bodiless=self.bodiless)
+            parsed = self.heads.get(head)
+            if parsed is None:
+                parsed = read_head(head, bodiless=self.bodiless)
                 if len(self.heads) < MOST_HEADS:
-                    self.heads[head] = found
-            if found[0] >= 200:
-                return (*found, end + 4)
+                    self.heads[head] = parsed
+            if parsed[0] >= 200:
+                return (*parsed, end + 4)
             self._data = self._data[end + 4 :]
 
     def _status(self) -> int:
-        found = self._head()
-        if found is None:
+        head = self._head()
+        if head is None:
             return 0
-        status, length, closes, begin = found
+        status, length, closes, begin = head
         if length == CHUNKED:
             if not self._chunks_complete(begin):
                 return 0
@@ -166,7 +166,9 @@ def read_head(head: bytes, *, bodiless: bool) -> tuple[int, int, bool]:
         version, status = first.split(b" ", 2)[0], int(first.split(b" ", 2)[1])
     except (IndexError, ValueError):
         raise BurstError(f"a response begins {first[:100]!r}") from None
-    fields = {name.strip().lower(): value.strip().lower() for name, _, value in (one.partition(b":") for one in lines)}
+    fields = {
+        name.strip().lower(): value.strip().lower() for name, _, value in (line.partition(b":") for line in lines)
+    }
     closes = fields.get(b"connection") == b"close" or version == b"HTTP/1.0"
     if bodiless or status in (204, 304) or status < 200:
         return status, 0, closes

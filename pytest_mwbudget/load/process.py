@@ -58,8 +58,8 @@ class Generator:
                 " this if it comes back",
                 message_id="load-generator",
             )
-        found: dict[str, Any] = json.loads(line)
-        return found
+        figures: dict[str, Any] = json.loads(line)
+        return figures
 
 
 def _answer(answered: asyncio.Future[str], line: str) -> None:

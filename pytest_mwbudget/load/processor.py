@@ -38,12 +38,12 @@ def cores() -> Cores:
 
 def siblings(core: int) -> set[int]:
     """Return the logical cores of the same physical core, with the core itself."""
-    found = {core}
+    numbers = {core}
     with suppress(OSError, ValueError):
         for part in Path(SIBLINGS.format(core)).read_text(encoding="ascii").split(","):
             first, _, last = part.partition("-")
-            found.update(range(int(first), int(last or first) + 1))
-    return found
+            numbers.update(range(int(first), int(last or first) + 1))
+    return numbers
 
 
 def _moved(core: int) -> bool:

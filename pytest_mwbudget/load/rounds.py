@@ -50,20 +50,20 @@ class Rounds:
             rounds.append(await self._round(alone=alone))
             round_ns = self.clock() - begin
             self.progress()
-        return [{arm: burst for arm, burst in one.items() if arm not in self.refused} for one in rounds]
+        return [{arm: burst for arm, burst in bursts.items() if arm not in self.refused} for bursts in rounds]
 
     async def _round(self, *, alone: bool) -> Round:
         arms: list[Arm] = [None]
         if not alone:
             arms += [layer for layer in self.layers if layer not in self.refused]
-        found: dict[Arm, Burst] = {}
+        bursts: dict[Arm, Burst] = {}
         for arm in self.rng.sample(arms, len(arms)):
             try:
-                found[arm] = await self.burst(arm)
+                bursts[arm] = await self.burst(arm)
             except BypassError as error:
                 assert arm is not None
                 self.refused[arm] = str(error)
-        return found
+        return bursts
 
 
 def requests_of(request_ns: float, clients: int, left_ns: float) -> int:

@@ -66,11 +66,11 @@ async def under_load(
             waits = await driver.waits()
             ways, why_not = ways_worth(past, result, driver.working_ns / 1000)
             ways = [way for way in ways if not await _dishonest(way, caller, settings, trampolines, why_not)]
-            found = await driver.rounds(ways, begin_ns)
-    why_not |= found.refused
+            outcome = await driver.rounds(ways, begin_ns)
+    why_not |= outcome.refused
     seconds = (clock() - begin_ns) / NS_PER_S
-    told = _Told(stack, settings, environment, result, on, driver, Bursts(found.rounds), waits, why_not)
-    return told.result(seconds)
+    known = _Told(stack, settings, environment, result, on, driver, Bursts(outcome.rounds), waits, why_not)
+    return known.result(seconds)
 
 
 def require_loop(name: str) -> None:
@@ -90,14 +90,14 @@ def ways_worth(ways: Ways, result: Result, working_us: Microseconds) -> tuple[li
     The server works for `working_us` for each request, which a busy machine changes little.
     """
     reports = {report.layer.index: report for report in result.layers}
-    found, why_not = [], dict(ways.why_not)
+    kept, why_not = [], dict(ways.why_not)
     for way in ways.found:
         us = reports[way.layer].us
         if us is not None and us.high < NEGLIGIBLE_SHARE * working_us:
             why_not[way.layer] = f"it takes less than {NEGLIGIBLE_SHARE:.0%} of the time of a request"
         else:
-            found.append(way)
-    return found, why_not
+            kept.append(way)
+    return kept, why_not
 
 
 async def _dishonest(
@@ -211,8 +211,8 @@ class _Driver:
         clients, requests = self.under.clients, self.under.clients
         while True:
             cpu = self._cpu_ns()
-            found = await self.sent(clients, requests)
-            self.request_ns = found["ns"] / requests
+            figures = await self.sent(clients, requests)
+            self.request_ns = figures["ns"] / requests
             self.working_ns = self.request_ns if cpu is None else ((self._cpu_ns() or 0) - cpu) / requests
             if self.clock() - begin_ns > WARM_SHARE * self.limit_ns:
                 return
@@ -228,21 +228,21 @@ class _Driver:
         one_ns, requests = (await self.sent(1, 1))["ns"], FIRST_REQUESTS
         if requests * one_ns < share_ns:
             one_ns = (await self.sent(1, requests))["ns"] / requests
-        one = await self._observed(1, min(MOST_OBSERVED, max(2, round(share_ns / one_ns))))
+        single = await self._observed(1, min(MOST_OBSERVED, max(2, round(share_ns / one_ns))))
         requests = max(queued, min(max(20 * clients, MOST_OBSERVED), round(share_ns / self.request_ns)))
-        return one, await self._observed(clients, requests)
+        return single, await self._observed(clients, requests)
 
     async def _observed(self, clients: int, requests: int) -> _Stay:
         # The first request of each client finds a shorter queue.
         counted, stack = requests - clients, self.trampolines.stack
         waited, worked = waited_ns() or 0, process_time_ns()
         with self.trampolines.observed(clients) as stays, sampled_turns(self.clock) as turns:
-            found = await self.sent(clients, requests)
+            figures = await self.sent(clients, requests)
         waited, worked = (waited_ns() or 0) - waited, process_time_ns() - worked
-        ns = found["ns"]
+        ns = figures["ns"]
         return _Stay(
             own_us={index: total / counted / 1000 for index, total in stays.own_ns(stack).items()},
-            latency_us=median(found["latencies_ns"] or [0]) / 1000,
+            latency_us=median(figures["latencies_ns"] or [0]) / 1000,
             turn_us=turns.mean_us,
             request_us=ns / requests / 1000,
             idle=1 - (worked + waited) / ns,
@@ -272,19 +272,19 @@ class _Driver:
         """Make a burst of all clients with everything that tells how quiet it was."""
         gauge, waited, cpu = self._gauge(), waited_ns(), self._cpu_ns()
         collected = self.garbage.ns
-        found = await self.sent(self.under.clients, requests, bypassing=bypassing)
+        figures = await self.sent(self.under.clients, requests, bypassing=bypassing)
         collected = self.garbage.ns - collected
         worked = None if cpu is None else (self._cpu_ns() or 0) - cpu
-        waits = [found["waited_ns"]]
+        waits = [figures["waited_ns"]]
         if waited is not None and not self.trampolines.stack.threads:
             waits.append((waited_ns() or 0) - waited)
         return Burst(
-            request_us=found["ns"] / requests / 1000,
-            latencies_us=sorted(one / 1000 for one in found["latencies_ns"]),
-            gauges=(max(gauge, self._gauge()), float(max(found["gauges_ns"]))),
-            waited=max(waits) / found["ns"],
-            busy=None if worked is None else min(1.0, worked / found["ns"]),
-            sending=found["worked_ns"] / found["ns"],
+            request_us=figures["ns"] / requests / 1000,
+            latencies_us=sorted(latency_ns / 1000 for latency_ns in figures["latencies_ns"]),
+            gauges=(max(gauge, self._gauge()), float(max(figures["gauges_ns"]))),
+            waited=max(waits) / figures["ns"],
+            busy=None if worked is None else min(1.0, worked / figures["ns"]),
+            sending=figures["worked_ns"] / figures["ns"],
             collecting_us=collected / requests / 1000,
         )
 
@@ -297,12 +297,12 @@ class _Driver:
 
     async def sent(self, clients: int, requests: int, *, bypassing: bool = False) -> dict[str, Any]:
         """Send requests and check all responses. Raises BypassError instead of others if a layer is bypassed."""
-        found = await self.process.burst(clients, requests)
+        figures = await self.process.burst(clients, requests)
         self.requests += requests
         self.served.check()
-        wrong = self._wrong(found, clients)
+        wrong = self._wrong(figures, clients)
         if wrong is None:
-            return found
+            return figures
         raised = self.served.raised[0] if self.served.raised else None
         if bypassing:
             self.served.raised.clear()
@@ -316,15 +316,17 @@ class _Driver:
             message_id="load-response",
         ) from raised
 
-    def _wrong(self, found: Mapping[str, Any], clients: int) -> str | None:
+    def _wrong(self, figures: Mapping[str, Any], clients: int) -> str | None:
         """Say what is wrong with the responses of a burst, None if nothing is."""
-        if "error" in found:
-            return f"with {clients} clients, {found['error']}"
-        others = {status: number for status, number in found["statuses"].items() if int(status) != self.caller.status}
+        if "error" in figures:
+            return f"with {clients} clients, {figures['error']}"
+        others = {status: number for status, number in figures["statuses"].items() if int(status) != self.caller.status}
         if not others:
             return None
         listed = ", ".join(f"{number} answered {status}" for status, number in sorted(others.items()))
-        return f"of {sum(found['statuses'].values())} requests of {clients} clients, {listed}, not {self.caller.status}"
+        return (
+            f"of {sum(figures['statuses'].values())} requests of {clients} clients, {listed}, not {self.caller.status}"
+        )
 
 
 # ---- the result --------------------------------------------------------------------------------------------------
@@ -369,7 +371,7 @@ class _Told:
         load = replace(load, notes=tuple(self._notes(load)))
         layers = tuple(self._layer(report, load, bounds.get(report.layer.index, {}), alpha) for report in reports)
         verdicts = [self.before.verdict, load.verdict, *(report.verdict for report in layers)]
-        verdict = worst(one for one in verdicts if one is not None)
+        verdict = worst(each_verdict for each_verdict in verdicts if each_verdict is not None)
         return replace(self.before, layers=layers, load=load, verdict=verdict)
 
     @property
@@ -387,10 +389,10 @@ class _Told:
         share, added = analysis.share_of(pairs, alpha), analysis.added_us(pairs, alpha)
         collected = analysis.collecting_us(pairs, alpha)
         why = self.why_not.get(index) or self._other_way(report, added, collected)
-        found = LayerLoad(why=why, wait=self._wait_of(report))
+        layer_load = LayerLoad(why=why, wait=self._wait_of(report))
         if share is not None and why is None:
-            found = replace(
-                found,
+            layer_load = replace(
+                layer_load,
                 share=share,
                 method="bypass",
                 added_us=added,
@@ -403,33 +405,35 @@ class _Told:
                 # Other processes lengthen the bursts, and hardly the time that the server works.
                 busy = load.busy if self.bursts.noisy and load.busy else 1.0
                 share = analysis.split_share(own, busy * load.request_us)
-                found = replace(found, share=share, method="split", why=why or "there was too little time for it")
+                layer_load = replace(
+                    layer_load, share=share, method="split", why=why or "there was too little time for it"
+                )
         if RPS_SHARE in bounds:
-            found = replace(found, judged=self._judged(found, bounds[RPS_SHARE], report))
-        return replace(report, load=found)
+            layer_load = replace(layer_load, judged=self._judged(layer_load, bounds[RPS_SHARE], report))
+        return replace(report, load=layer_load)
 
     def _other_way(self, report: ResultRow, added: Estimate | None, collected: Estimate | None) -> str | None:
         """Say that the app does something else without a layer, None if it does not or nobody can tell."""
         entry, turns = self._entry_of(report)
         if added is None or report.us is None or self.waits is None or entry is None:
             return None
-        one, every = self.waits
-        stays = (one.own_us.get(entry, 0.0), every.own_us.get(entry, 0.0))
+        single, every = self.waits
+        stays = (single.own_us.get(entry, 0.0), every.own_us.get(entry, 0.0))
         own, queues = report.us, analysis.queues(*stays, turns, every.turn_us)
         if queues or not analysis.does_something_else(added, collected, own):
             return None
         return f"the app takes another way without it: {added.estimate:.0f} µs less under load, not {own.estimate:.0f}"
 
-    def _judged(self, found: LayerLoad, bound: float, report: ResultRow) -> Judged:
+    def _judged(self, layer_load: LayerLoad, bound: float, report: ResultRow) -> Judged:
         why = None
-        if found.share is None:
-            reason = found.why or "there were too few rounds of bursts"
+        if layer_load.share is None:
+            reason = layer_load.why or "there were too few rounds of bursts"
             why = tagged(f"there is no share for it: {reason}", "not-bypassed")
-        return analysis.judge_share(found.share, bound, self.conditions, why, exact=found.method == "bypass")
+        return analysis.judge_share(layer_load.share, bound, self.conditions, why, exact=layer_load.method == "bypass")
 
     def _entry_of(self, report: ResultRow) -> tuple[EntryIndex | None, int]:
         """Return the entry of a layer, and how often a request is suspended in it."""
-        entry = next((one for one, layer in self.stack.layers if layer.index == report.layer.index), None)
+        entry = next((index for index, layer in self.stack.layers if layer.index == report.layer.index), None)
         return entry, _turns(report)
 
     def _wait_of(self, report: ResultRow) -> Wait | None:
@@ -443,9 +447,9 @@ class _Told:
         """Return how long requests are in a row that begins with an entry; the endpoint's has all that is inside."""
         if self.waits is None or entry is None or entry not in self.waits[0].own_us:
             return None
-        one, every = self.waits
+        single, every = self.waits
         entries = parts_of(self.stack.entries, entry)
-        one_us, all_us = (sum(stay.own_us.get(index, 0.0) for index in entries) for stay in (one, every))
+        one_us, all_us = (sum(stay.own_us.get(index, 0.0) for index in entries) for stay in (single, every))
         queues = (
             self.driver.under.clients > 1
             and analysis.serialises(one_us, all_us, turns, every.turn_us, every.latency_us)

@@ -150,9 +150,9 @@ def _ending(error: BaseException | None) -> BaseException | None:
     while error is not None and id(error) not in known:
         known.add(id(error))
         if isinstance(error, BaseExceptionGroup):
-            found = next(filter(None, map(_ending, error.exceptions)), None)
-            if found is not None:
-                return found
+            ending = next(filter(None, map(_ending, error.exceptions)), None)
+            if ending is not None:
+                return ending
         elif not isinstance(error, of_the_app):
             return error
         error = error.__cause__ or error.__context__

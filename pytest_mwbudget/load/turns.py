@@ -31,7 +31,7 @@ class Turns:
 @contextmanager
 def sampled_turns(clock: Clock) -> Iterator[Turns]:
     """Sample in the block how long a callback waits that is ready to run."""
-    found, loop = Turns(), asyncio.get_running_loop()
+    figures, loop = Turns(), asyncio.get_running_loop()
     timer: asyncio.TimerHandle
 
     def begin() -> None:
@@ -39,15 +39,15 @@ def sampled_turns(clock: Clock) -> Iterator[Turns]:
 
     def end(begin_ns: Nanoseconds) -> None:
         nonlocal timer
-        found.total_ns += clock() - begin_ns
-        found.count += 1
+        figures.total_ns += clock() - begin_ns
+        figures.count += 1
         if not over:
             timer = loop.call_later(EVERY_S, begin)
 
     over = False
     timer = loop.call_later(EVERY_S, begin)
     try:
-        yield found
+        yield figures
     finally:
         over = True
         timer.cancel()

@@ -45,8 +45,8 @@ def listed() -> Iterator[str]:
     """Yield a line for each id, with its meaning."""
     known = ids()
     width = max(map(len, known))
-    for one in known:
-        yield f"{one:{width}}  {summary(one)}"
+    for message_id in known:
+        yield f"{message_id:{width}}  {summary(message_id)}"
 
 
 def shown(message_id: str, width: int) -> str:

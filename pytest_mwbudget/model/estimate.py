@@ -69,7 +69,7 @@ class Estimate:
 
     def clipped(self, least: Microseconds, most: Microseconds) -> Estimate:
         """Clip the estimate and both ends of the interval to `least` and `most`."""
-        return Estimate(*(min(max(least, one), most) for one in (self.estimate, self.low, self.high)))
+        return Estimate(*(min(max(least, figure), most) for figure in (self.estimate, self.low, self.high)))
 
 
 ZERO = Estimate(0.0, 0.0, 0.0)

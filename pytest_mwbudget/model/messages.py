@@ -34,11 +34,11 @@ class Messages:
     @property
     def us_per_message(self) -> Estimate | None:
         """The figure that a budget judges: of both ways the larger one. One without ends counts as larger."""
-        both = [one.us for one in (self.sent, self.received) if one is not None]
+        both = [way.us for way in (self.sent, self.received) if way is not None]
         return max(both, key=lambda us: (not us.bounded, us.estimate), default=None)
 
     @property
     def bounded(self) -> Messages | None:
         """The figures with an interval, None if there is none."""
-        sent, received = (one if one and one.us.bounded else None for one in (self.sent, self.received))
+        sent, received = (way if way and way.us.bounded else None for way in (self.sent, self.received))
         return Messages(sent, received, self.first_byte) if sent or received else None

@@ -356,7 +356,7 @@ _UNDER_LOAD = (
     ),
 )
 # In the order in which figures are listed.
-TRAITS: Mapping[str, Traits] = {one.name: one for one in (*_TIMES, *_COUNTS, *_UNDER_LOAD)}
+TRAITS: Mapping[str, Traits] = {traits.name: traits for traits in (*_TIMES, *_COUNTS, *_UNDER_LOAD)}
 
 
 def from_sources(*sources: Source) -> tuple[Traits, ...]:

@@ -89,8 +89,8 @@ class Counts:
 
     def of(self, quantity: str) -> Count | None:
         """Return the count of a quantity, None if no number is typical of it or it cannot be counted here."""
-        found: Count | None = getattr(self, quantity)
-        return found
+        count: Count | None = getattr(self, quantity)
+        return count
 
     def range_of(self, quantity: str) -> Range | None:
         """Return the range by which a quantity is judged, None if it cannot be counted here."""
@@ -239,7 +239,7 @@ class ResultRow:
     @property
     def estimates(self) -> dict[str, Estimate]:
         """The known times and, under load, rates, by quantity. Ends of their intervals may be infinite."""
-        found = {
+        figures = {
             "us": self.us,
             "busy_us": self.occupation.busy if self.occupation else None,
             "us_per_message": self.messages.us_per_message if self.messages else None,
@@ -249,7 +249,7 @@ class ResultRow:
             "rps_share": self.load.share if self.load else None,
             **({quantity: getattr(self.app, quantity) for quantity in ("rps", "p50_ms", "p99_ms")} if self.app else {}),
         }
-        return {quantity: figure for quantity, figure in found.items() if figure is not None}
+        return {quantity: figure for quantity, figure in figures.items() if figure is not None}
 
     @property
     def counted(self) -> dict[str, Count]:
@@ -501,7 +501,7 @@ class Result:
     def is_over(self, report: ResultRow) -> bool:
         """Whether a layer is over a budget or a recorded limit."""
         limits = self.recorded.limits if self.recorded else ()
-        return report.verdict == "fail" or any(one.row == report.name and one.verdict == "fail" for one in limits)
+        return report.verdict == "fail" or any(limit.row == report.name and limit.verdict == "fail" for limit in limits)
 
     @property
     def uncountable(self) -> tuple[Quantity, ...]:
@@ -557,5 +557,5 @@ class Measurement(Result):
         cls, result: Result, response: httpx.Response | httpx2.Response, answers: tuple[str | bytes, ...] = ()
     ) -> Measurement:
         """Return the result with a response."""
-        own = {one.name: getattr(result, one.name) for one in fields(Result)}
+        own = {attribute.name: getattr(result, attribute.name) for attribute in fields(Result)}
         return cls(**own, response=response, answers=answers)

@@ -129,7 +129,7 @@ def nearest_probed(
     entries: Sequence[Boundary], index: EntryIndex | None, probed: Collection[EntryIndex]
 ) -> EntryIndex | None:
     """Return the entry if it has a probe, else the nearest one outside of it that has one; None for the server side."""
-    return next((one for one in outwards(entries, index) if one in probed), None)
+    return next((entry for entry in outwards(entries, index) if entry in probed), None)
 
 
 def callers(entries: Sequence[Boundary], index: EntryIndex, probed: Collection[EntryIndex]) -> Counter[Owner]:
@@ -142,8 +142,10 @@ def probed_parent(
 ) -> tuple[Owner, bool, bool]:
     """Return the next probed owner outside an entry, and whether both have the same `send` and the same `receive`."""
     outer = nearest_probed(entries, entries[index].parent, probed)
-    inside = [entries[one] for one in takewhile(lambda one: one != outer, outwards(entries, index))]
-    same_send, same_receive = (all(getattr(one, same) for one in inside) for same in ("same_send", "same_receive"))
+    inside = [entries[inner] for inner in takewhile(lambda entry: entry != outer, outwards(entries, index))]
+    same_send, same_receive = (
+        all(getattr(boundary, same) for boundary in inside) for same in ("same_send", "same_receive")
+    )
     return _owner(outer), outer is not None and same_send, outer is not None and same_receive
 
 

@@ -128,5 +128,5 @@ def _owner_within(awaited: Any) -> Owner:
         if type(code) is CodeType and code.co_filename == profile_stacks.MARKER:
             owner = Owner(code.co_firstlineno)
         following = (from_c(awaited, name) for name in ("cr_await", "gi_yieldfrom"))
-        awaited = next((one for one in following if one is not MISSING), None)
+        awaited = next((inner for inner in following if inner is not MISSING), None)
     return owner

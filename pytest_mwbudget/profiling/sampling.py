@@ -143,19 +143,19 @@ def _blocks(stack: Stack) -> dict[Owner, Block]:
     """Return the blocks round the frames of each owner, outermost first; none for the probes' own work."""
     layers = dict(stack.layers)
     outside = (_block(OUTSIDE),)
-    found: dict[Owner, Block] = {HARNESS: outside}
+    blocks: dict[Owner, Block] = {HARNESS: outside}
     for index in stack.probeable:
         outer, *_ = probed_parent(stack.entries, index, stack.probeable)
-        around: Block = () if found.get(outer) == outside else found[outer]
+        around: Block = () if blocks.get(outer) == outside else blocks[outer]
         own: Block = () if around else outside
         first = first_part(stack.entries, index)
         if first in layers:
             own = (_block(layers[first].name, layers[first].index),)
         elif first == stack.endpoint:
             own = (_block(ENDPOINT),)
-        found[owner_of(index)] = (*around, *own)
-    found[Owner(len(stack.entries) + 1)] = (_block(ELSEWHERE),)
-    return found
+        blocks[owner_of(index)] = (*around, *own)
+    blocks[Owner(len(stack.entries) + 1)] = (_block(ELSEWHERE),)
+    return blocks
 
 
 def _block(name: str, layer: int = profile_stacks.NO_LAYER) -> str:
@@ -168,7 +168,7 @@ def _enough(session: Session, blocks: Mapping[Owner, Block], wanted: Sequence[Bl
     known = [blocks[owner] for owner in owners if owner in blocks]
     if not wanted:
         return len(known) >= schedule.profile_samples
-    return all(sum(block == one for block in known) >= schedule.profile_samples for one in wanted)
+    return all(sum(block == wanted_block for block in known) >= schedule.profile_samples for wanted_block in wanted)
 
 
 async def _events(request: Callable[[], Awaitable[None]], most: int) -> list[profile_stacks.Record]:
@@ -178,13 +178,13 @@ async def _events(request: Callable[[], Awaitable[None]], most: int) -> list[pro
     """
     from pyinstrument.stack_sampler import build_call_stack
 
-    found: Counter[tuple[str, ...]] = Counter()
+    counts: Counter[tuple[str, ...]] = Counter()
     left = most
     previous = sys.getprofile()
 
     def seen(frame: FrameType, event: str, argument: object) -> None:
         nonlocal left
-        found[tuple(build_call_stack(frame, event, argument))] += 1
+        counts[tuple(build_call_stack(frame, event, argument))] += 1
         left -= 1
         if not left:
             sys.setprofile(None)
@@ -194,25 +194,25 @@ async def _events(request: Callable[[], Awaitable[None]], most: int) -> list[pro
         await request()
     finally:
         sys.setprofile(previous)
-    return [(list(stack), float(number)) for stack, number in found.items()] if left else []
+    return [(list(stack), float(number)) for stack, number in counts.items()] if left else []
 
 
 def _row_s(stack: Stack, result: Result, *, waiting: bool) -> dict[Owner, Seconds]:
     """Return the seconds of each owner in a request, if they were timed; without waits unless `waiting`."""
-    found: dict[Owner, Microseconds] = {}
+    times_us: dict[Owner, Microseconds] = {}
     entries = {layer.index: entry for entry, layer in stack.layers}
     for report in result.layers:
         entry = entries.get(report.layer.index)
         if entry is not None and report.us is not None:
             busy = report.occupation.busy if report.occupation else report.us
-            found[owner_of(entry)] = (report.us if waiting else busy).estimate
+            times_us[owner_of(entry)] = (report.us if waiting else busy).estimate
     owners: dict[Frame, Owner] = {"outside": HARNESS}
     if stack.endpoint is not None:
         owners["endpoint"] = owner_of(stack.endpoint)
     for frame, owner in owners.items():
         if frame in result.frames and (us := result.frames[frame].us) is not None:
-            found[owner] = us.estimate
-    return {owner: max(0.0, us) / US_PER_S for owner, us in found.items() if math.isfinite(us)}
+            times_us[owner] = us.estimate
+    return {owner: max(0.0, us) / US_PER_S for owner, us in times_us.items() if math.isfinite(us)}
 
 
 def _with_records(session: Session, records: list[profile_stacks.Record], samples: int, about: str) -> Session:
@@ -227,8 +227,8 @@ def _with_records(session: Session, records: list[profile_stacks.Record], sample
         "target_description": about,
         "sample_count": samples,
     }
-    found: Session = type(session).from_json(session.to_json(include_frame_records=False) | changed)
-    return found
+    new_session: Session = type(session).from_json(session.to_json(include_frame_records=False) | changed)
+    return new_session
 
 
 def _total_s(records: Iterable[profile_stacks.Record]) -> Seconds:

@@ -173,8 +173,8 @@ def _recording(path: str, module: ModuleType, recorder: Recorder) -> Wrapping:
 
 def _transports(path: str, module: ModuleType, patch: Patch, recorder: Recorder) -> None:
     """Record what the transports of a module hand to their apps. They have names of their own, and httpx's methods."""
-    classes = [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
-    methods = [(one, name) for one in classes for name in TRANSPORT_METHODS if name in vars(one)]
+    classes = [kind for kind in vars(module).values() if isinstance(kind, type) and kind.__module__ == module.__name__]
+    methods = [(kind, name) for kind in classes for name in TRANSPORT_METHODS if name in vars(kind)]
     if not methods:
         raise AttributeError
     for owner, name in methods:

@@ -178,8 +178,8 @@ class Conversation(Messages):
         if not expected:
             return
         if kind == SEND and not self._over:
-            said, answers = self._said.pop() if self._said else (None, 0)
-            self._said.append((said, answers + 1))
+            client_message, answers = self._said.pop() if self._said else (None, 0)
+            self._said.append((client_message, answers + 1))
         elif self.status is None:
             statuses = {ACCEPT: ACCEPTED, CLOSE: REFUSED}
             self.status = statuses.get(kind, message.get("status"))
@@ -221,7 +221,7 @@ def route_of(scope: Scope) -> str:
         read(route, "path"),
         scope.get("path_template"),  # Litestar
     )
-    template = next((one for one in templates if type(one) is str and one), None)
+    template = next((noted for noted in templates if type(noted) is str and noted), None)
     if template is not None:
         return f"{scope.get('root_path', '')}{template}"
     path: str = scope["path"]
@@ -237,5 +237,5 @@ def route_of(scope: Scope) -> str:
 
 def endpoint_of(scope: Scope) -> str:
     """Return the qualified name of the function or class that the router has chosen, empty if it has not noted it."""
-    chosen = (one for one in (scope.get("endpoint"), scope.get("route_handler")) if one is not None)
-    return next((".".join(module_and_name(one)) for one in chosen), "")
+    chosen = (handler for handler in (scope.get("endpoint"), scope.get("route_handler")) if handler is not None)
+    return next((".".join(module_and_name(handler)) for handler in chosen), "")

@@ -312,7 +312,7 @@ def _large_share(result: Result, report: ResultRow, name: str) -> str | None:
 
 def _created(result: Result, part: str, kind: str) -> int:
     """Return how many objects of a type a part of the endpoint creates, 0 if they were not counted."""
-    counted = (one.counts for one in result.endpoint.parts if one.name == part) if result.endpoint else ()
+    counted = (row.counts for row in result.endpoint.parts if row.name == part) if result.endpoint else ()
     return sum(counts.objects.kinds.get(kind, 0) for counts in counted if counts and counts.objects)
 
 

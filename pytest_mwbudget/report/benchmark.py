@@ -41,7 +41,9 @@ def render(document: Mapping[str, Any]) -> str:
         # What pytest-benchmark writes outside a repository: a stored result has no commit.
         "commit_info": {"id": "unversioned", "time": None, "dirty": False, "branch": "(unknown)"},
         "benchmarks": [
-            one for group, (_, result) in zip(numbered, results, strict=True) for one in _benchmarks(group, result)
+            benchmark
+            for group, (_, result) in zip(numbered, results, strict=True)
+            for benchmark in _benchmarks(group, result)
         ],
         "datetime": document.get("created"),
         "version": VERSION,

@@ -54,12 +54,12 @@ def sentence(change: Change) -> str:
     before, after = (
         formatted(change.quantity, end.estimate) if end else "nothing" for end in (change.before, change.after)
     )
-    said = f"{change.row} {change.quantity} {before} → {after}{_unit(change)}"
+    text = f"{change.row} {change.quantity} {before} → {after}{_unit(change)}"
     if change.change is None:
-        return f"{said}, {change.word}"
+        return f"{text}, {change.word}"
     interval = span(change) if change.change.low != change.change.high else ""
     details = ", ".join(filter(None, [share(change), interval]))
-    return f"{said}, {signed(change, change.change.estimate)}{f' ({details})' if details else ''}"
+    return f"{text}, {signed(change, change.change.estimate)}{f' ({details})' if details else ''}"
 
 
 def of_rows(changes: Sequence[Change], *, timed: bool) -> Iterator[str]:
@@ -68,9 +68,9 @@ def of_rows(changes: Sequence[Change], *, timed: bool) -> Iterator[str]:
     for change in told(changes):
         if change.changed and (timed or change.quantity != "us" or change.change is None):
             rows.setdefault(change.row, []).append(change)
-    for row, found in rows.items():
-        whole = next((change.word for change in found if change.word in ("new", "gone")), None)
-        parts = [_part(change) for change in found if not (whole and _nothing(change))]
+    for row, row_changes in rows.items():
+        whole = next((change.word for change in row_changes if change.word in ("new", "gone")), None)
+        parts = [_part(change) for change in row_changes if not (whole and _nothing(change))]
         yield f"{row}{f' is {whole}' if whole else ''}: {', '.join(parts)}" if parts else f"{row} is {whole}"
 
 
@@ -93,7 +93,7 @@ def told(changes: Sequence[Change]) -> list[Change]:
     """
     words = {change.row: change.word for change in changes if change.quantity == "us"}
     changed = [change for change in changes if change.changed]
-    said = {
+    implied = {
         TOTAL: {change.quantity for change in changed if change.row != TOTAL},
         ENDPOINT: {change.quantity for change in changed if is_part(change.row)},
     }
@@ -102,7 +102,7 @@ def told(changes: Sequence[Change]) -> list[Change]:
         for change in changes
         if not (change.quantity in ("busy_us", *FURTHER) and change.word == words.get(change.row))
         and not (change.quantity in FURTHER and not change.changed)
-        and not (change.quantity in COUNTED and change.quantity in said.get(change.row, ()))
+        and not (change.quantity in COUNTED and change.quantity in implied.get(change.row, ()))
     ]
 
 
@@ -115,7 +115,7 @@ def about(since: Since) -> Iterator[str]:
     for word, requests in (("new", since.new), ("gone", since.gone)):
         if requests:
             yield f"{word}: {named(requests)}"
-    yield from (f"measured several times: {one}" for one in since.repeated)
+    yield from (f"measured several times: {request}" for request in since.repeated)
 
 
 def named(rows: Sequence[str]) -> str:

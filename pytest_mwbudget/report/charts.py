@@ -24,11 +24,11 @@ def charts(past: Past) -> dict[str, Any] | None:
     """Draw the times of all layers and all that is known under load, else what changed; None for a single run."""
     if len(past.runs) < 2:
         return None
-    drawn = [one for one in past.series if one.steps or _is_always_drawn(one)]
+    drawn = [series for series in past.series if series.steps or _is_always_drawn(series)]
     first, last = past.runs[0], past.runs[-1]
     return {
         "about": f"{len(past.runs)} runs, from {name(first)} to {name(last)}.",
-        "charts": [_chart(one, past.runs) for one in drawn],
+        "charts": [_chart(series, past.runs) for series in drawn],
     }
 
 
@@ -52,7 +52,7 @@ def _chart(series: Series, runs: Sequence[Run]) -> dict[str, Any]:
         "row": series.row,
         "quantity": column.title,
         "latest": formatted(column.name, series.points[-1].estimate) if series.points[-1] else "–",
-        "scale": " … ".join(formatted(column.name, end(one.estimate for one in known)) for end in (min, max)),
+        "scale": " … ".join(formatted(column.name, end(point.estimate for point in known)) for end in (min, max)),
         "marks": [*_marks(series, runs, column, low, high, tones)],
         "steps": [(tones[step.place], f"{name(runs[step.place])}: {cell(step.change)}") for step in series.steps],
     }
@@ -79,7 +79,7 @@ def _marks(
         share = min(max((value - low) / (high - low), -MARGIN), 1 + MARGIN)
         return f"{100 * (1 - (share + MARGIN) / (1 + 2 * MARGIN)):.2f}%"
 
-    known: list[tuple[int, Estimate]] = [(i, one) for i, one in enumerate(series.points) if one is not None]
+    known: list[tuple[int, Estimate]] = [(i, figure) for i, figure in enumerate(series.points) if figure is not None]
     for (place, point), following in zip(known, [*known[1:], None], strict=True):
         yield {
             "x": across(place),

@@ -41,12 +41,12 @@ def summed(changes: Iterable[Change]) -> str:
 
 def reasons(changes: Iterable[Change]) -> Iterator[str]:
     """Yield each reason why figures have no change, with the first rows that it holds for."""
-    found: dict[str, dict[str, list[str]]] = {}
+    by_reason: dict[str, dict[str, list[str]]] = {}
     for change in changes:
         if change.reason is not None:
-            rows = found.setdefault(f"{change.word}: {change.reason}", {})
+            rows = by_reason.setdefault(f"{change.word}: {change.reason}", {})
             rows.setdefault(change.quantity, []).append(change.row)
-    for reason, quantities in found.items():
+    for reason, quantities in by_reason.items():
         parts = [f"{quantity} of {named(rows)}" for quantity, rows in quantities.items()]
         yield f"{', '.join(parts)}: {reason}"
 
@@ -57,7 +57,7 @@ def reasons(changes: Iterable[Change]) -> Iterator[str]:
 def lines(comparison: Comparison, since: Since, width: int) -> Iterator[Line]:
     """Lay out a comparison: what was compared, the changes of each request, and what grew by too much."""
     width = min(width, MAX_WIDTH) - 1
-    yield from (Line(text) for one in about(since) for text in wrapped(one, width))
+    yield from (Line(text) for message in about(since) for text in wrapped(message, width))
     for pair in comparison.pairs:
         yield Line("")
         yield from _pair(pair, width)
@@ -72,7 +72,7 @@ def compared_run(since: Since, failing: Sequence[tuple[str, Result]], width: int
     The tables of the run have the changes, but not those of `failing` tests, which are given with their ids.
     """
     width = min(width, MAX_WIDTH) - 1
-    yield from (Line(text) for one in about(since) for text in wrapped(one, width))
+    yield from (Line(text) for message in about(since) for text in wrapped(message, width))
     for nodeid, result in failing:
         for change in of_rows(result.changes, timed=True):
             yield from (Line(text) for text in wrapped(f"{nodeid} {result.label}: {change}", width))
@@ -81,8 +81,8 @@ def compared_run(since: Since, failing: Sequence[tuple[str, Result]], width: int
 
 def verdict(since: Since, width: int) -> Iterator[Line]:
     """Lay out which figures grew by more than is allowed, and which could not be judged."""
-    yield from (Line(text, "red") for one in since.grown for text in wrapped(one, width))
-    yield from (Line(text, "yellow") for one in since.unjudged for text in wrapped(one, width))
+    yield from (Line(text, "red") for message in since.grown for text in wrapped(message, width))
+    yield from (Line(text, "yellow") for message in since.unjudged for text in wrapped(message, width))
 
 
 def _pair(pair: Pair, width: int) -> Iterator[Line]:
@@ -91,20 +91,22 @@ def _pair(pair: Pair, width: int) -> Iterator[Line]:
     times = [change for change in changes if change.quantity == "us" and change.reason is None]
     if times:
         yield from _times(times, width)
-    yield from (Line(text) for one in of_rows(changes, timed=False) for text in wrapped(one, width))
-    yield from (Line(text) for one in reasons(changes) for text in wrapped(one, width))
+    yield from (Line(text) for row_sentence in of_rows(changes, timed=False) for text in wrapped(row_sentence, width))
+    yield from (Line(text) for reason in reasons(changes) for text in wrapped(reason, width))
 
 
 def _times(changes: Sequence[Change], width: int) -> Iterator[Line]:
     """Lay out times before and after. A narrow terminal has no room for percentages."""
     cells = [_cells(change) for change in changes]
-    longest, words = (max(map(len, texts)) for texts in zip(*((one.row, one.word) for one in changes), strict=True))
+    longest, words = (
+        max(map(len, texts)) for texts in zip(*((change.row, change.word) for change in changes), strict=True)
+    )
     widths = [2 + max(map(len, column)) for column in zip(COLUMNS, *cells, strict=True)]
     if longest + sum(widths) + 2 + words > width:
         widths[COLUMNS.index(SHARE)] = 0
     names = max(MIN_NAME, min(longest, width - sum(widths) - 2 - words))
-    briefer = distinct(["layer", *(one.row for one in changes)], names)
-    words_and_styles = [("", "bold"), *((one.word, STYLES.get(one.word, "")) for one in changes)]
+    briefer = distinct(["layer", *(change.row for change in changes)], names)
+    words_and_styles = [("", "bold"), *((change.word, STYLES.get(change.word, "")) for change in changes)]
     for name, row, (word, style) in zip(briefer, (COLUMNS, *cells), words_and_styles, strict=True):
         figures = "".join(f"{text:>{room}}" for text, room in zip(row, widths, strict=True) if room)
         yield Line(f"{name.ljust(names)}{figures}  {word}".rstrip(), style)
@@ -130,10 +132,10 @@ def markdown(comparison: Comparison, since: Since, limit: int = MAX_COMMENT) -> 
 
     The text has at most `limit` bytes: if not all requests fit, the last ones are left out and a sentence says so.
     """
-    found = [(pair, told(pair.changes)) for pair in comparison.pairs]
-    head = [f"## mw-budget: {summed(change for _, changes in found for change in changes)}"]
-    head += ["\n".join(f"- {plain(printable(one))}" for one in (*since.grown, *since.unjudged, *about(since)))]
-    changed = [(pair, changes) for pair, changes in found if any(change.changed for change in changes)]
+    pairs = [(pair, told(pair.changes)) for pair in comparison.pairs]
+    head = [f"## mw-budget: {summed(change for _, changes in pairs for change in changes)}"]
+    head += ["\n".join(f"- {plain(printable(message))}" for message in (*since.grown, *since.unjudged, *about(since)))]
+    changed = [(pair, changes) for pair, changes in pairs if any(change.changed for change in changes)]
     same = [pair for pair in comparison.pairs if all(pair is not other for other, _ in changed)]
     sections = ["\n".join(_section(pair, changes)) for pair, changes in changed]
     if same:
@@ -167,5 +169,5 @@ def _section(pair: Pair, changes: Sequence[Change]) -> Iterator[str]:
             row = (code(change.row), before, after, f"{difference} {percent}".strip(), interval, word)
             yield f"| {' | '.join(row)} |"
         yield ""
-    yield from (f"- {plain(printable(one))}" for one in of_rows(changes, timed=False))
-    yield from (f"- {plain(printable(one))}" for one in reasons(changes))
+    yield from (f"- {plain(printable(row_sentence))}" for row_sentence in of_rows(changes, timed=False))
+    yield from (f"- {plain(printable(reason))}" for reason in reasons(changes))

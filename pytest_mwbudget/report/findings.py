@@ -38,9 +38,9 @@ class Finding:
 def exceeded(row: Row) -> Iterator[Finding]:
     """Say by how much a row exceeds its budgets and its recorded limits and, for counts, which types it creates."""
     for quantity in row.exceeded:
-        found = row.figures.get(quantity)
+        measured = row.figures.get(quantity)
         # The types of objects have a sentence of their own.
-        kinds = [f"{n} × {kind}" for kind, n in found.kinds.items()] if found and quantity != "objects" else []
+        kinds = [f"{n} × {kind}" for kind, n in measured.kinds.items()] if measured and quantity != "objects" else []
         yield Finding(_subject(row), _excess(row, quantity), "fail", tuple(kinds[:MOST_KINDS]))
     if row.over_limits:
         excesses = "; ".join(map(_over_limit, row.over_limits))
@@ -50,7 +50,7 @@ def exceeded(row: Row) -> Iterator[Finding]:
     over = [limit for limit in row.over_limits if not row.is_frame or row.name == ENDPOINT]
     new = next((limit.new for limit in over if limit.new), None)
     if new:
-        more = [f"{number} {kind}" for kind, number in sorted(new.items(), key=lambda one: -one[1])]
+        more = [f"{number} {kind}" for kind, number in sorted(new.items(), key=lambda pair: -pair[1])]
         yield Finding("", f"New since the limit was kept: {', '.join(more[:MOST_KINDS])}.")
     elif set(COUNTED).intersection([*row.exceeded, *(limit.quantity for limit in over)]):
         yield from _created(row)
@@ -62,7 +62,7 @@ def _subject(row: Row) -> str:
 
 def _over_limit(limit: RecordedLimit) -> str:
     assert limit.value is not None
-    most, more = (_short(limit.quantity, one) for one in (limit.limit, limit.value - limit.limit))
+    most, more = (_short(limit.quantity, number) for number in (limit.limit, limit.value - limit.limit))
     return f"{amount(limit.quantity, limit.value)}, limit {most} (+{more})"
 
 
@@ -72,16 +72,16 @@ def _short(quantity: Quantity, value: float) -> str:
 
 
 def _excess(row: Row, quantity: Quantity) -> str:
-    found, most, traits = row.figures.get(quantity), row.judged[quantity].bound, TRAITS[quantity]
-    if found is not None and not found.column.counted:
+    measured, most, traits = row.figures.get(quantity), row.judged[quantity].bound, TRAITS[quantity]
+    if measured is not None and not measured.column.counted:
         excess, low, high = (
-            figure(None if end is None else end - most) for end in (found.value, found.low, found.high)
+            figure(None if end is None else end - most) for end in (measured.value, measured.low, measured.high)
         )
-        taken = f"{figure(found.value)} µs per {traits.per}, its budget is {bound(most)} µs"
-        return f"{traits.verb} {taken}: {excess} µs too much ({low} to {high}).{_meant(most, found.value)}"
+        taken = f"{figure(measured.value)} µs per {traits.per}, its budget is {bound(most)} µs"
+        return f"{traits.verb} {taken}: {excess} µs too much ({low} to {high}).{_meant(most, measured.value)}"
     varies = ""
-    if found is not None and found.varies and found.low is not None and found.high is not None:
-        varies = f" ({amount(quantity, found.low)} to {amount(quantity, found.high)})"
+    if measured is not None and measured.varies and measured.low is not None and measured.high is not None:
+        varies = f" ({amount(quantity, measured.low)} to {amount(quantity, measured.high)})"
     return f"{traits.verb} {row.amount_of(quantity)} per request{varies}, its budget is {amount(quantity, most)}."
 
 
@@ -107,12 +107,12 @@ def _created(row: Row) -> Iterator[Finding]:
 
 def undecided(rows: Sequence[Row]) -> Iterator[Finding]:
     """Say which budgets are undecided and why: a sentence for each quantity and reason, and for the whole request."""
-    found: dict[tuple[bool, Quantity, str | None], list[str]] = {}
+    by_reason: dict[tuple[bool, Quantity, str | None], list[str]] = {}
     for row in rows:
         for quantity, judged in row.judged.items():
             if judged.verdict == "undecided":
-                found.setdefault((row.is_frame, quantity, judged.reason), []).append(_subject(row))
-    for (_, quantity, reason), names in found.items():
+                by_reason.setdefault((row.is_frame, quantity, judged.reason), []).append(_subject(row))
+    for (_, quantity, reason), names in by_reason.items():
         listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
         subject = listed if quantity == "us" else f"{quantity} of {listed}"
         yield Finding(subject, f"{'are' if len(names) > 1 else 'is'} undecided: {reason}.", "undecided")
@@ -121,23 +121,23 @@ def undecided(rows: Sequence[Row]) -> Iterator[Finding]:
 
 def mostly_c(rows: Sequence[Row], slowdown: float) -> Iterator[str]:
     """Name the rows whose work the counts of executed code do not see."""
-    found = [row for row in rows if row.mostly_c(slowdown)]
-    if found:
+    rows_in_c = [row for row in rows if row.mostly_c(slowdown)]
+    if rows_in_c:
         listed = ", ".join(
             f"{row.name} ({row.figures['cpu_us'].text} µs, {amount('bytecodes', row.figures['bytecodes'].value)})"
-            for row in found
+            for row in rows_in_c
         )
         yield tagged(f"Mostly C code, which bytecodes, calls and py_calls do not see: {listed}.", "in-c")
 
 
 def _undecided_limits(rows: Sequence[Row]) -> Iterator[Finding]:
     """Say which recorded limits are undecided and why: a sentence for each reason."""
-    found: dict[str | None, list[str]] = {}
+    by_reason: dict[str | None, list[str]] = {}
     for row in rows:
         for quantity, limit in row.limits.items():
             if limit.verdict == "undecided":
-                found.setdefault(limit.reason, []).append(f"{quantity} of {_subject(row)}")
-    for reason, names in found.items():
+                by_reason.setdefault(limit.reason, []).append(f"{quantity} of {_subject(row)}")
+    for reason, names in by_reason.items():
         yield Finding(", ".join(names), f"cannot be judged by the recorded limits: {reason}.", "undecided")
 
 
@@ -159,17 +159,19 @@ def headline(
     A budget that is exceeded comes before a recorded limit. `parts` are the rows inside the endpoint.
     """
     if first is not None and first.exceeded:
-        judged = [worst(one.verdict for one in row.judged.values()) for row in rows if not row.is_frame and row.judged]
+        judged = [
+            worst(budget.verdict for budget in row.judged.values()) for row in rows if not row.is_frame and row.judged
+        ]
         return f"{_worst(first, first.name)} ({judged.count('fail')} of {len(judged)} layers over budget)"
     others = [row for row in (*parts, *rows) if row.exceeded]
     if others:
-        row = max(others, key=lambda one: (one is not rows[-1], one.badness))
+        row = max(others, key=lambda each_row: (each_row is not rows[-1], each_row.badness))
         return _worst(row, "total" if row is rows[-1] else row.name)
     over = [row for row in rows if row.over_limits]
     if over:
-        row = first if first is not None and first.over_limits else max(over, key=lambda one: one.badness)
-        limit = max(row.over_limits, key=lambda one: (one.value or 0) / max(one.limit, 0.5))
-        number, most = (amount(limit.quantity, one) for one in (limit.value or 0, limit.limit))
+        row = first if first is not None and first.over_limits else max(over, key=lambda each_row: each_row.badness)
+        limit = max(row.over_limits, key=lambda each_limit: (each_limit.value or 0) / max(each_limit.limit, 0.5))
+        number, most = (amount(limit.quantity, each_number) for each_number in (limit.value or 0, limit.limit))
         rows_over = f"{len(over)} of {len(rows)} rows over recorded limits"
         return f"{row.name} {number}, recorded limit {most} ({rows_over})"
     if any(finding.verdict == "fail" for finding in missing(recorded)):
@@ -242,10 +244,10 @@ def _set_of_layer(key: str, name: str, enough: Mapping[Quantity, str], place: Bu
 
 def _enough(row: Row, quantity: Quantity) -> str:
     """Return a budget that the row meets: a time plus 30 %, rounded up; for a count, its maximum."""
-    found = row.figure_of(quantity)
-    assert found is not None
-    if found.column.counted:
-        return f"{found.high:.0f}"
-    high = found.value * 1.3
+    measured = row.figure_of(quantity)
+    assert measured is not None
+    if measured.column.counted:
+        return f"{measured.high:.0f}"
+    high = measured.value * 1.3
     step = 10 ** max(0, math.floor(math.log10(max(high, 1.0))) - 1)
     return bound(math.ceil(high / step) * step)

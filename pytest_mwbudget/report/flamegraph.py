@@ -141,10 +141,10 @@ def hottest(session: Session, layer: Layer, requests: int, count: int = 3) -> tu
 
 def pyinstrument_page(session: Session) -> str:
     """Render pyinstrument's own page, with names that cannot end its script element."""
-    told = session.to_json()
+    original = session.to_json()
     records = [([_harmless(frame) for frame in stack], seconds) for stack, seconds in session.frame_records]
     about = {"frame_records": records, "target_description": _harmless(session.target_description)}
-    return str(HTMLRenderer().render(Session.from_json(told | about)))
+    return str(HTMLRenderer().render(Session.from_json(original | about)))
 
 
 def speedscope(session: Session) -> str:
@@ -155,8 +155,8 @@ def speedscope(session: Session) -> str:
 def thinned(session: Session, share: float = THINNEST) -> Session:
     """Return the session without frames below `share` of its time; callers get the time of removed frames."""
     least = share * math.fsum(seconds for _, seconds in session.frame_records)
-    found: Session = Session.from_json(session.to_json() | {"frame_records": pruned(session.frame_records, least)})
-    return found
+    thin: Session = Session.from_json(session.to_json() | {"frame_records": pruned(session.frame_records, least)})
+    return thin
 
 
 def bounded(render: Callable[[Session], str], session: Session) -> str:

@@ -22,27 +22,34 @@ def line(document: Mapping[str, Any]) -> str:
     """Return the line for a document: what the run was made of, and each figure with both ends of its interval."""
     run = history_run(run_of(document), measured(document))
     about = {key: document[key] for key in ("created", "commit", "environment")}
-    data = {"schema": SCHEMA, **about, "requests": [_request(one) for one in run.requests]}
+    data = {"schema": SCHEMA, **about, "requests": [_request(request) for request in run.requests]}
     return json.dumps(encodable(data), ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
 
 
-def _request(one: HistoryRequest) -> dict[str, Any]:
+def _request(request: HistoryRequest) -> dict[str, Any]:
     rows = {
         name: {
             "method": row.method,
             "runs_task": row.runs_task,
             **{key: _rounded(key, us) for key, us in row.figures.items()},
         }
-        for name, row in one.figures.rows.items()
+        for name, row in request.figures.rows.items()
     }
-    speed = {"slowdown": one.figures.slowdown, "reference_ns": one.figures.reference_ns}
-    load = one.figures.load and asdict(one.figures.load)
-    return {"nodeid": one.key.nodeid, "request": one.key.request, "loop": one.loop, **speed, "load": load, "rows": rows}
+    speed = {"slowdown": request.figures.slowdown, "reference_ns": request.figures.reference_ns}
+    load = request.figures.load and asdict(request.figures.load)
+    return {
+        "nodeid": request.key.nodeid,
+        "request": request.key.request,
+        "loop": request.loop,
+        **speed,
+        "load": load,
+        "rows": rows,
+    }
 
 
-def _rounded(key: str, found: Estimate) -> list[float]:
+def _rounded(key: str, figure: Estimate) -> list[float]:
     digits = 5 if TRAITS[key].format == "share" else 3
-    return [round(end, digits) for end in (found.estimate, found.low, found.high)]
+    return [round(end, digits) for end in (figure.estimate, figure.low, figure.high)]
 
 
 def read(text: str) -> HistoryRun:
@@ -50,7 +57,7 @@ def read(text: str) -> HistoryRun:
     data = json.loads(text)
     if data["schema"] != SCHEMA:
         raise ValueError(f"it has the schema {data['schema']!r}, and this version reads {SCHEMA!r}")
-    return HistoryRun(run_of(data), tuple(_read_request(one) for one in data["requests"]))
+    return HistoryRun(run_of(data), tuple(_read_request(request) for request in data["requests"]))
 
 
 def _read_request(data: Mapping[str, Any]) -> HistoryRequest:

@@ -51,7 +51,7 @@ def render(document: Mapping[str, Any], link: Callable[[str], str] = str, histor
     """
     style, script = _asset("report.css"), _asset("report.js")
     results = measured(document)
-    found = [(nodeid, view(result)) for nodeid, result in results]
+    views = [(nodeid, view(result)) for nodeid, result in results]
     run, since, past = surveyed(document), compared(document), over_time(history)
     pasts = [past.get(key) for key, _ in keyed(results)]
     return _template().render(
@@ -63,15 +63,15 @@ def render(document: Mapping[str, Any], link: Callable[[str], str] = str, histor
         created=document.get("created"),
         sections=[
             _section(number, nodeid, shown, link, since) | {"past": past and charts(past)}
-            for number, ((nodeid, shown), past) in enumerate(zip(found, pasts, strict=True), 1)
+            for number, ((nodeid, shown), past) in enumerate(zip(views, pasts, strict=True), 1)
         ],
         since=since,
         about=[*about(since)] if since else [],
         survey=run and survey(run, [result for _, result in results], left_out(document)),
         matrices=matrices([result for _, result in results]),
-        headline=_headline([shown.verdict for _, shown in found]),
+        headline=_headline([shown.verdict for _, shown in views]),
         left_out=left_out(document),
-        ids_shown=any(shown.has_ids for _, shown in found),
+        ids_shown=any(shown.has_ids for _, shown in views),
         explain=explain_command("ID"),
         accept=ACCEPT,
         figure=figure,
@@ -152,7 +152,7 @@ def _first(row: Row) -> str:
         quantity = max(row.exceeded, key=row.times_its_budget)
         return f"{row.amount_of(quantity)}, over budget"
     if row.over_limits:
-        worst = max(row.over_limits, key=lambda one: (one.value or 0) / max(one.limit, 0.5))
+        worst = max(row.over_limits, key=lambda limit: (limit.value or 0) / max(limit.limit, 0.5))
         return f"{amount(worst.quantity, worst.value or 0)}, over its recorded limit"
     us = f"{row.figures['us'].text} µs" if "us" in row.figures else ""
     return ", ".join(filter(None, [us, "undecided" if row.verdict == "undecided" else ""]))
@@ -184,7 +184,7 @@ def _sentences(shown: View) -> Iterator[str]:
 
 def _missing(shown: View) -> dict[str, list[str]]:
     """Group missing figures by reason: first those missing for the whole request, then those of single layers."""
-    found = {why: [*quantities] for why, quantities in shown.uncounted.items()}
+    missing = {why: [*quantities] for why, quantities in shown.uncounted.items()}
     for row in shown.layers:
         reasons: dict[str, list[str]] = {}
         for key, why in row.why.items():
@@ -192,8 +192,8 @@ def _missing(shown: View) -> dict[str, list[str]]:
                 reasons.setdefault(why, []).append(key)
         for why, keys in reasons.items():
             nothing = not row.counts and "us" not in row.figures
-            found.setdefault(why, []).append(f"{'all' if nothing else ', '.join(keys)} of {row.name}")
-    return found
+            missing.setdefault(why, []).append(f"{'all' if nothing else ', '.join(keys)} of {row.name}")
+    return missing
 
 
 def _facts(shown: View) -> Iterator[tuple[str, str]]:
@@ -234,19 +234,19 @@ class _Cell:
 def _cell(row: Row, column: Traits) -> _Cell:
     """Show the figure of a row, with its budget if it has one."""
     quantity = cast("Quantity", column.name)
-    found, judged, limit = row.figures.get(column.name), row.judged.get(quantity), row.limits.get(quantity)
+    row_figure, judged, limit = row.figures.get(column.name), row.judged.get(quantity), row.limits.get(quantity)
     shown = partial(formatted, column.name) if column.counted else bound
     budgets = [f"of {shown(judged.bound)}"] if judged else []
     budgets += [f"recorded {shown(limit.limit)}"] if limit and limit.verdict != "pass" else []
     budget, verdict = ", ".join(budgets), row.verdicts.get(quantity)
-    if found is None:
+    if row_figure is None:
         return _Cell("" if row.is_frame else "–", None, "", budget, verdict, row.why.get(column.name, ""))
     change = row.changes.get(column.name) if column != US else None
     certain = change is not None and change.changed
     return _Cell(
-        found.with_half_width if column == SAVES else found.text,
-        found.value,
-        found.span if found.varies else "",
+        row_figure.with_half_width if column == SAVES else row_figure.text,
+        row_figure.value,
+        row_figure.span if row_figure.varies else "",
         budget,
         verdict,
         change=cell(change) if change is not None and certain else "",
@@ -320,8 +320,8 @@ def _load_table(shown: View, load: LoadView) -> dict[str, Any]:
         ("in it", "how long a request is in the layer, with one client and with all", "descending"),
         ("method", "how it was measured", "ascending"),
     ]
-    found = {row.name: row for row in load.rows}
-    lines = [(row, _load_cells(found[row.name], row)) for row in shown.layers if row.name in found]
+    load_rows = {row.name: row for row in load.rows}
+    lines = [(row, _load_cells(load_rows[row.name], row)) for row in shown.layers if row.name in load_rows]
     change, tone = _certain_changes(shown.total)
     lines.append((shown.total, [_Cell(load.brief, change=change, tone=tone), *[_Cell("")] * 6]))
     return {"id": "load", "title": load.title.capitalize(), "columns": columns, "lines": lines}
@@ -329,8 +329,8 @@ def _load_table(shown: View, load: LoadView) -> dict[str, Any]:
 
 def _certain_changes(row: Row) -> tuple[str, str]:
     """Return which figures under load certainly changed, and the tone of the first change."""
-    found = [change for key, change in row.changes.items() if key in UNDER_LOAD and change.changed]
-    return ", ".join(f"{one.quantity} {cell(one)}" for one in found), _tone(found[0] if found else None)
+    changes = [change for key, change in row.changes.items() if key in UNDER_LOAD and change.changed]
+    return ", ".join(f"{change.quantity} {cell(change)}" for change in changes), _tone(changes[0] if changes else None)
 
 
 def _load_cells(row: LoadRow, whole: Row) -> list[_Cell]:
@@ -347,12 +347,12 @@ def _load_cells(row: LoadRow, whole: Row) -> list[_Cell]:
 
 
 def _time_cells(row: Row, total: Figure | None, spent: Sequence[Traits], *, since: bool) -> Iterator[_Cell]:
-    found, judged, us = row.figures.get("us"), row.judged.get("us"), _cell(row, US)
+    time, judged, us = row.figures.get("us"), row.judged.get("us"), _cell(row, US)
     yield _Cell(us.text, us.value, verdict=us.verdict, why=us.why)
-    yield _Cell(us.range or "–", found.low if found else None)
+    yield _Cell(us.range or "–", time.low if time else None)
     if since:
         yield _change(row)
-    share = found.value / total.value if found and total and total.value > 0 else None
+    share = time.value / total.value if time and total and total.value > 0 else None
     yield _Cell() if share is None else _Cell(f"{share:.1%}", share)
     yield _Cell(bound(judged.bound), judged.bound) if judged else _Cell("")
     yield _Cell(judged.verdict, judged.verdict, verdict=judged.verdict) if judged else _Cell("")

@@ -115,7 +115,7 @@ def encodable(data: Any) -> Any:
     if isinstance(data, Mapping):
         return {encodable(str(key)): encodable(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [encodable(one) for one in data]
+        return [encodable(part) for part in data]
     return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
@@ -183,7 +183,7 @@ def to_json(result: Result, nodeid: str) -> dict[str, Any]:
         "notes": result.notes,
         "disturbed": result.disturbed,
         "profile": result.profile and asdict(result.profile),
-        "advice": [asdict(one) for one in shown.advice],
+        "advice": [asdict(advice) for advice in shown.advice],
         "changes": [*map(change_to_json, result.changes)],
         "load": result.load and asdict(result.load),
     }
@@ -266,7 +266,9 @@ def compared(document: Mapping[str, Any]) -> Since | None:
 
 def left_out(document: Mapping[str, Any]) -> list[tuple[str, RequestLine, str]]:
     """Read the requests that were not measured: the id of the test, the request, the reason."""
-    return [(one["nodeid"], RequestLine(**one["request"]), one["reason"]) for one in document["left_out"]]
+    return [
+        (request["nodeid"], RequestLine(**request["request"]), request["reason"]) for request in document["left_out"]
+    ]
 
 
 def surveyed(document: Mapping[str, Any]) -> SurveyRun | None:
@@ -293,7 +295,7 @@ def from_json(data: Mapping[str, Any]) -> Result:
         recorded=data["recorded"] and record(Recorded, data["recorded"]),
         notes=tuple(data["notes"]),
         profile=data["profile"] and record(Profile, data["profile"]),
-        changes=tuple(record(Change, one) for one in data["changes"]),
+        changes=tuple(record(Change, change) for change in data["changes"]),
         load=data["load"] and record(Load, data["load"]),
     )
 
@@ -305,13 +307,13 @@ def _read_frames(data: Mapping[str, Any]) -> dict[Frame, ResultRow]:
         "endpoint": data["endpoint"] and data["endpoint"]["judged"],
         "total": total if data["total_verdict"] is not None else None,
     }
-    found: dict[Frame, ResultRow] = {}
+    rows: dict[Frame, ResultRow] = {}
     for frame in FRAMES:
         us, counts, budget = data[f"{frame}_us"], data["ledger"][frame], judged[frame]
         if us or counts or budget:
             row = ResultRow.of_frame(frame, us and estimate(us), budget and record(Judged, budget))
-            found[frame] = replace(row, counts=counts and _read_counts(counts))
-    return found
+            rows[frame] = replace(row, counts=counts and _read_counts(counts))
+    return rows
 
 
 def _read_endpoint(data: Mapping[str, Any], why: Mapping[str, str]) -> EndpointReport:
@@ -333,7 +335,7 @@ def _read_layer(data: Mapping[str, Any], everywhere: Mapping[str, str]) -> Resul
         data["method"],
         occupation,
         _read_counts({**data, "why": own}) if data["messages"] is not None else None,
-        {quantity: record(Judged, found) for quantity, found in data["budgets"].items()},
+        {quantity: record(Judged, judged) for quantity, judged in data["budgets"].items()},
         data["per_message"] and record(Messages, data["per_message"]),
         _read_saves(data),
         data["load"] and record(LayerLoad, data["load"]),

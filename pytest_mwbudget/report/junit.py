@@ -28,8 +28,8 @@ def properties(results: Sequence[Result]) -> Iterator[Property]:
     if shown:
         yield from _of_request(max(shown, key=_badness), PREFIX)
     if len(shown) > 1:
-        for number, one in enumerate(shown, start=1):
-            yield from _of_request(one, f"{PREFIX}{number}.")
+        for number, request_view in enumerate(shown, start=1):
+            yield from _of_request(request_view, f"{PREFIX}{number}.")
 
 
 def _badness(shown: View) -> tuple[int, float]:
@@ -54,7 +54,7 @@ def _of_request(shown: View, prefix: str) -> Iterator[Property]:
 
 
 def _over(limit: RecordedLimit) -> str:
-    value, most = (amount(limit.quantity, one) for one in (limit.value or 0, limit.limit))
+    value, most = (amount(limit.quantity, number) for number in (limit.value or 0, limit.limit))
     return f"{limit.row}: {value}, limit {most}"
 
 

@@ -79,7 +79,7 @@ def load_view(result: Result) -> LoadView | None:
         summary=summary(load),
         brief=f"{rate(load.rps.estimate)} requests/s, p99 {figure(load.p99_ms.estimate)} ms",
         figures={"clients": load.clients, **{key: getattr(load, key).estimate for key in ("rps", "p50_ms", "p99_ms")}},
-        rows=tuple(_row(report, found) for report, found in measured),
+        rows=tuple(_row(report, layer_load) for report, layer_load in measured),
         effects=tuple(_effects(load, measured)),
         findings=tuple(_findings(load, measured)),
         notes=load.notes,
@@ -106,12 +106,12 @@ def summary(load: Load) -> str:
     return f"{rps}, p50 {_ms(load.p50_ms)}, {p99}{busy}"
 
 
-def _ms(found: Estimate) -> str:
-    return f"{figure(found.estimate)} ms ({figure(found.low)} … {figure(found.high)})"
+def _ms(latency: Estimate) -> str:
+    return f"{figure(latency.estimate)} ms ({figure(latency.low)} … {figure(latency.high)})"
 
 
-def _row(report: ResultRow, found: LayerLoad) -> LoadRow:
-    share, added, wait, judged = found.share, found.added_us, found.wait, found.judged
+def _row(report: ResultRow, layer_load: LayerLoad) -> LoadRow:
+    share, added, wait, judged = layer_load.share, layer_load.added_us, layer_load.wait, layer_load.judged
     return LoadRow(
         name=report.name,
         share="-" if share is None else percent(share.estimate),
@@ -120,8 +120,8 @@ def _row(report: ResultRow, found: LayerLoad) -> LoadRow:
         verdict=None if judged is None else judged.verdict,
         added="" if added is None else figure(added.estimate),
         waits=() if wait is None else (duration(wait.one_us), duration(wait.all_us)),
-        how=found.method or "",
-        why=found.why or "",
+        how=layer_load.method or "",
+        why=layer_load.why or "",
         value=None if share is None else share.estimate,
         added_us=None if added is None else added.estimate,
         all_us=None if wait is None else wait.all_us,
@@ -134,7 +134,7 @@ def duration(us: float) -> str:
 
 
 def _effects(load: Load, measured: Sequence[tuple[ResultRow, LayerLoad]]) -> Iterator[str]:
-    waits = [(report.name, found.wait) for report, found in measured]
+    waits = [(report.name, layer_load.wait) for report, layer_load in measured]
     for name, wait in [*waits, (ENDPOINT, load.endpoint)]:
         if wait is not None and wait.serialises:
             yield tagged(
@@ -142,11 +142,12 @@ def _effects(load: Load, measured: Sequence[tuple[ResultRow, LayerLoad]]) -> Ite
                 f" {duration(wait.all_us)} with {load.clients}, most of it waiting for the others.",
                 "serialises",
             )
-    for report, found in measured:
-        if found.collects and found.collecting_us is not None and report.us is not None:
+    for report, layer_load in measured:
+        if layer_load.collects and layer_load.collecting_us is not None and report.us is not None:
             yield tagged(
-                f"The garbage of {report.name} costs more than its own time: {figure(found.collecting_us.estimate)} µs"
-                f" of garbage collection per request under load, and {figure(report.us.estimate)} µs of its own.",
+                f"The garbage of {report.name} costs more than its own time:"
+                f" {figure(layer_load.collecting_us.estimate)} µs of garbage collection per request under load,"
+                f" and {figure(report.us.estimate)} µs of its own.",
                 "garbage",
             )
 
@@ -156,13 +157,17 @@ def _effects(load: Load, measured: Sequence[tuple[ResultRow, LayerLoad]]) -> Ite
 
 def _findings(load: Load, measured: Sequence[tuple[ResultRow, LayerLoad]]) -> Iterator[Finding]:
     """Say which budgets under load are exceeded, then which are undecided."""
-    judged = [(report.name, found.share, found.judged) for report, found in measured if found.judged is not None]
-    for name, share, one in judged:
-        if one.verdict == "fail" and share is not None:
+    judged = [
+        (report.name, layer_load.share, layer_load.judged)
+        for report, layer_load in measured
+        if layer_load.judged is not None
+    ]
+    for name, share, budget in judged:
+        if budget.verdict == "fail" and share is not None:
             yield Finding(
                 name,
                 f"costs {percent(share.estimate)} of the requests per second with {clients(load)}"
-                f" ({percent(share.low)} to {percent(share.high)}), its budget is {percent(one.bound)}.",
+                f" ({percent(share.low)} to {percent(share.high)}), its budget is {percent(budget.bound)}.",
                 "fail",
             )
     if load.judged is not None and load.judged.verdict == "fail":
@@ -173,9 +178,9 @@ def _findings(load: Load, measured: Sequence[tuple[ResultRow, LayerLoad]]) -> It
             "fail",
         )
     reasons: dict[str | None, list[str]] = {}
-    for name, _, one in judged:
-        if one.verdict == "undecided":
-            reasons.setdefault(one.reason, []).append(name)
+    for name, _, budget in judged:
+        if budget.verdict == "undecided":
+            reasons.setdefault(budget.reason, []).append(name)
     for reason, names in reasons.items():
         yield Finding(f"rps_share of {', '.join(names)}", f"is undecided: {reason}.", "undecided")
     if load.judged is not None and load.judged.verdict == "undecided":
@@ -185,10 +190,13 @@ def _findings(load: Load, measured: Sequence[tuple[ResultRow, LayerLoad]]) -> It
 def _headline(load: Load, measured: Sequence[tuple[ResultRow, LayerLoad]]) -> str:
     """Sum up the failure; empty if no budget under load is exceeded."""
     over: list[tuple[float, str]] = []
-    for report, found in measured:
-        if _fails(found.judged) and found.share is not None and found.judged is not None:
-            text = f"{report.name} {percent(found.share.estimate)} of requests/s, budget {percent(found.judged.bound)}"
-            over.append((found.share.estimate / found.judged.bound, text))
+    for report, layer_load in measured:
+        if _fails(layer_load.judged) and layer_load.share is not None and layer_load.judged is not None:
+            text = (
+                f"{report.name} {percent(layer_load.share.estimate)} of requests/s,"
+                f" budget {percent(layer_load.judged.bound)}"
+            )
+            over.append((layer_load.share.estimate / layer_load.judged.bound, text))
     if _fails(load.judged) and load.judged is not None:
         text = f"p99 {figure(load.p99_ms.estimate)} ms, budget {figure(load.judged.bound)} ms"
         over.append((load.p99_ms.estimate / load.judged.bound, text))

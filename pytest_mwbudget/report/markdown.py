@@ -46,21 +46,21 @@ def render(document: Mapping[str, Any], limit: int | None = None) -> str:
     The text has at most `limit` bytes: if not all sections fit, the last ones are omitted and a sentence says so. It is
     empty if even this sentence does not fit.
     """
-    found = sorted(measured(document), key=lambda one: ORDER.index(one[1].verdict))
-    shown = [(nodeid, view(result)) for nodeid, result in found]
-    verdicts = _head([one.verdict for _, one in shown])
-    results, run = [result for _, result in found], surveyed(document)
-    tables = ["\n".join(_matrix(one)) for one in matrices(results)]
+    ordered = sorted(measured(document), key=lambda pair: ORDER.index(pair[1].verdict))
+    shown = [(nodeid, view(result)) for nodeid, result in ordered]
+    verdicts = _head([request_view.verdict for _, request_view in shown])
+    results, run = [result for _, result in ordered], surveyed(document)
+    tables = ["\n".join(_matrix(matrix)) for matrix in matrices(results)]
     since = compared(document)
     if since is not None:
-        told = (*since.grown, *since.unjudged, *about(since))
-        tables.insert(0, "\n".join(f"- {plain(printable(one))}" for one in told))
+        sentences = (*since.grown, *since.unjudged, *about(since))
+        tables.insert(0, "\n".join(f"- {plain(printable(sentence))}" for sentence in sentences))
     if run is not None:
         tables.insert(0, "\n".join(_survey(survey(run, results, left_out(document)))))
     head = _joined([verdicts, *tables]).rstrip("\n")
-    sections = ["\n".join(_section(nodeid, one)) for nodeid, one in shown]
+    sections = ["\n".join(_section(nodeid, request_view)) for nodeid, request_view in shown]
     unmeasured = _unmeasured(left_out(document))
-    foot = _foot(document["environment"], has_ids=any(one.has_ids for _, one in shown))
+    foot = _foot(document["environment"], has_ids=any(request_view.has_ids for _, request_view in shown))
     foot = f"{unmeasured}\n\n{foot}" if unmeasured else foot
     text = _joined([head, *sections, foot])
     if limit is None or _size(text) <= limit:
@@ -100,7 +100,7 @@ def _unmeasured(requests: Sequence[tuple[str, RequestLine, str]]) -> str:
 
 
 def _head(verdicts: Sequence[Verdict | None]) -> str:
-    numbers = [f"{verdicts.count(one)} {one or 'without a budget'}" for one in ORDER if one in verdicts]
+    numbers = [f"{verdicts.count(verdict)} {verdict or 'without a budget'}" for verdict in ORDER if verdict in verdicts]
     return f"## mw-budget: {', '.join(numbers) or 'nothing was measured'}"
 
 
@@ -127,16 +127,18 @@ def _survey(shown: Survey) -> Iterator[str]:
         times = ("µs", "interval", "worst µs", "interval")
         yield _line(("layer", "from", "routes", *times, "worst on", "objects", "tasks"))
         yield "|---|---|--:|--:|--:|--:|--:|---|--:|--:|"
-        for one in shown.layers:
-            worst = "" if one.worst_route is None else code(shown.routes[one.worst_route - 1].title)
-            figures = [(us.text, us.span) if us else (UNKNOWN, UNKNOWN) for us in (one.typical, one.worst)]
-            counts = [UNKNOWN if count is None else f"{count:.0f}" for count in (one.objects, one.tasks)]
-            yield _line((code(one.name), plain(one.whose), str(one.routes), *figures[0], *figures[1], worst, *counts))
+        for layer in shown.layers:
+            worst = "" if layer.worst_route is None else code(shown.routes[layer.worst_route - 1].title)
+            figures = [(us.text, us.span) if us else (UNKNOWN, UNKNOWN) for us in (layer.typical, layer.worst)]
+            counts = [UNKNOWN if count is None else f"{count:.0f}" for count in (layer.objects, layer.tasks)]
+            yield _line(
+                (code(layer.name), plain(layer.whose), str(layer.routes), *figures[0], *figures[1], worst, *counts)
+            )
     if run.repeated:
         yield ""
         yield "Tests that failed while the survey recorded them, and passed without:"
         yield ""
-        yield from (f"- {code(one.nodeid)}: {plain(printable(one.cause))}" for one in run.repeated)
+        yield from (f"- {code(test.nodeid)}: {plain(printable(test.cause))}" for test in run.repeated)
 
 
 def _matrix(whole: Matrix) -> Iterator[str]:
@@ -201,8 +203,8 @@ def _load(load: LoadView) -> Iterator[str]:
         verdict = "**fail**" if row.verdict == "fail" else row.verdict or ""
         yield _line((code(row.name), row.share, row.span, row.added, row.budget, verdict, row.how))
     yield ""
-    told = (load.summary, *load.effects, *(f"note: {note}" for note in load.notes), load.effort)
-    yield from (f"- {plain(printable(one))}" for one in told)
+    sentences = (load.summary, *load.effects, *(f"note: {note}" for note in load.notes), load.effort)
+    yield from (f"- {plain(printable(sentence))}" for sentence in sentences)
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -214,7 +216,7 @@ def _cells(row: Row) -> Sequence[str]:
     budgets = ", ".join(_budget(quantity, judged.bound) for quantity, judged in row.judged.items())
     verdict = "**fail**" if row.verdict == "fail" else row.verdict or ""
     time, span = (us.text, us.span) if us else (UNKNOWN, "")
-    counts = [found.text if found else UNKNOWN for found in (objects, tasks)]
+    counts = [count.text if count else UNKNOWN for count in (objects, tasks)]
     name = row.name if row.is_frame else code(row.name)
     name = f"{INDENT}{name}" if row.is_part else name
     return (f"{name} {plain(row.whose)}".rstrip(), time, span, budgets, verdict, *counts)
@@ -228,10 +230,10 @@ def _budget(quantity: Quantity, value: float) -> str:
 
 def _with_interval(row: Row, column: Traits) -> str:
     """Return a time of a layer with its interval."""
-    found = row.figures.get(column.name)
-    if found is None:
+    row_figure = row.figures.get(column.name)
+    if row_figure is None:
         return "" if row.is_frame or row.is_part else UNKNOWN
-    return f"{found.text} ({found.span})"
+    return f"{row_figure.text} ({row_figure.span})"
 
 
 def _change(row: Row) -> str:
@@ -290,4 +292,4 @@ def code(text: str) -> str:
 def plain(text: str) -> str:
     """Put `text` in one line without markup: special characters become numeric character references."""
     line = " ".join(text.split())
-    return SPECIAL.sub(lambda found: f"&#{ord(found[0])};", line)
+    return SPECIAL.sub(lambda match: f"&#{ord(match[0])};", line)

@@ -19,9 +19,9 @@ Key: TypeAlias = tuple[str, str]
 Missing: TypeAlias = Literal["", "not entered", "measured with another layer", "not in this stack", "unknown"]
 
 
-def approximate(found: Figure) -> str:
+def approximate(figure: Figure) -> str:
     """Return the text of a figure without its interval: `~` says that the interval is wide."""
-    return f"~{found.text}" if found.rough and not found.uninformative else found.text
+    return f"~{figure.text}" if figure.rough and not figure.uninformative else figure.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +112,10 @@ def _groups(stacks: Iterable[Sequence[Key]]) -> list[list[int]]:
     return [sorted(places) for _, places in groups]
 
 
-def _matrix(found: Sequence[tuple[int, str, View]]) -> Matrix:
-    timed = any("us" in shown.total.figures for _, _, shown in found)
+def _matrix(requests: Sequence[tuple[int, str, View]]) -> Matrix:
+    timed = any("us" in shown.total.figures for _, _, shown in requests)
     quantity = US if timed else TRAITS["objects"]
-    ordered = sorted(found, key=lambda one: -_value(one[2].total, quantity))
+    ordered = sorted(requests, key=lambda request: -_value(request[2].total, quantity))
     titles = _titles([label for _, label, _ in ordered])
     rows = [_rows(shown) for _, _, shown in ordered]
     costliest = [_costliest(shown, quantity) for _, _, shown in ordered]

@@ -17,20 +17,23 @@ def merged_documents(documents: Mapping[str, Mapping[str, Any]]) -> tuple[dict[s
     What the surroundings differ by stands in `environment` separated by commas. A request that was measured on several
     interpreters or loops has these behind the id of its test. The commit is None if the documents have several.
     """
-    found = merged(StoredRun(name, run_of(one), measured(one)) for name, one in documents.items())
-    times = Counter(place.key for place in found.requests)
+    combined = merged(
+        StoredRun(name, run_of(each_document), measured(each_document)) for name, each_document in documents.items()
+    )
+    times = Counter(place.key for place in combined.requests)
     measurements = [
-        to_json(one.result, _nodeid(place, several=times[place.key] > 1)) for place, one in found.requests.items()
+        to_json(request.result, _nodeid(place, several=times[place.key] > 1))
+        for place, request in combined.requests.items()
     ]
-    left_out = [one for other in documents.values() for one in other["left_out"]]
+    left_out = [request for other in documents.values() for request in other["left_out"]]
     whole = document(measurements, left_out, _survey(filter(None, map(surveyed, documents.values()))))
     commits = [other["commit"] for other in documents.values()]
     return {
         **whole,
-        "created": max((one["created"] or "" for one in documents.values()), default=""),
-        "environment": _environment([one["environment"] for one in documents.values()]),
+        "created": max((each_document["created"] or "" for each_document in documents.values()), default=""),
+        "environment": _environment([each_document["environment"] for each_document in documents.values()]),
         "commit": commits[0] if all(commit == commits[0] for commit in commits) else None,
-    }, found.repeated
+    }, combined.repeated
 
 
 def _nodeid(place: Place, *, several: bool) -> str:
@@ -38,11 +41,13 @@ def _nodeid(place: Place, *, several: bool) -> str:
 
 
 def _environment(environments: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    packages = dict.fromkeys(name for one in environments for name in one["packages"])
+    packages = dict.fromkeys(name for environment in environments for name in environment["packages"])
     keys = [key for key in environments[0] if key != "packages"]
     return {
-        **{key: _joined(one[key] for one in environments) for key in keys},
-        "packages": {name: _joined(one["packages"].get(name) for one in environments) for name in packages},
+        **{key: _joined(environment[key] for environment in environments) for key in keys},
+        "packages": {
+            name: _joined(environment["packages"].get(name) for environment in environments) for name in packages
+        },
     }
 
 
@@ -52,14 +57,14 @@ def _joined(values: Iterable[str | None]) -> str | None:
 
 def _survey(runs: Iterable[SurveyRun]) -> SurveyRun | None:
     """Add up surveys, None without any."""
-    found = list(runs)
-    if not found:
+    surveys = list(runs)
+    if not surveys:
         return None
     return SurveyRun(
-        seconds=sum(run.seconds for run in found),
-        limit_s=sum(run.limit_s for run in found),
-        tests=sum(run.tests for run in found),
-        repeated=tuple(one for run in found for one in run.repeated),
-        unknown_clients=tuple(dict.fromkeys(one for run in found for one in run.unknown_clients)),
-        unexamined=sum(run.unexamined for run in found),
+        seconds=sum(run.seconds for run in surveys),
+        limit_s=sum(run.limit_s for run in surveys),
+        tests=sum(run.tests for run in surveys),
+        repeated=tuple(test for run in surveys for test in run.repeated),
+        unknown_clients=tuple(dict.fromkeys(client for run in surveys for client in run.unknown_clients)),
+        unexamined=sum(run.unexamined for run in surveys),
     )

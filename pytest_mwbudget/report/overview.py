@@ -34,8 +34,8 @@ def together(
     if run is not None:
         yield from survey(run, results, left_out, width, verbosity)
         return
-    for one in matrices(results):
-        yield from matrix(one, width)
+    for each_matrix in matrices(results):
+        yield from matrix(each_matrix, width)
 
 
 def matrix(whole: Matrix, width: int, numbers: Mapping[int, int] | None = None) -> Iterator[Line]:
@@ -72,9 +72,9 @@ def _fitting(widths: Sequence[int], room: int) -> int:
 
 def _text(cell: Cell) -> str:
     """Return figure and tasks; the last character is that of the mark."""
-    found = cell.text or SIGNS[cell.missing]
+    text = cell.text or SIGNS[cell.missing]
     tasks = f" {cell.tasks.text}t" if cell.spawned and cell.tasks else ""
-    return f"{found}{tasks}{'*' if cell.costliest else ' '}"
+    return f"{text}{tasks}{'*' if cell.costliest else ' '}"
 
 
 def _legend(shown: Matrix) -> str:
@@ -116,9 +116,9 @@ def survey(
     if shown.layers:
         yield from _layer_classes(shown.layers, width)
         yield Line("")
-    numbers = {one.place: one.number for one in shown.routes}
-    for one in matrices(results):
-        yield from matrix(one, width + 1, numbers)
+    numbers = {route.place: route.number for route in shown.routes}
+    for each_matrix in matrices(results):
+        yield from matrix(each_matrix, width + 1, numbers)
         yield Line("")
     yield from _survey_foot(shown, width, many)
 
@@ -155,16 +155,16 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> I
 def _routes(routes: Sequence[RouteCost], width: int, most: int) -> Iterator[Line]:
     rows = [
         (
-            f"{one.number:>3}  {one.title}",
-            one.total.text if one.total else "-",
-            one.total.span if one.total else "",
-            approximate(one.endpoint) if one.endpoint else "-",
-            "-" if one.share is None else f"{one.share:.0%}",
+            f"{route.number:>3}  {route.title}",
+            route.total.text if route.total else "-",
+            route.total.span if route.total else "",
+            approximate(route.endpoint) if route.endpoint else "-",
+            "-" if route.share is None else f"{route.share:.0%}",
         )
-        for one in routes[:most]
+        for route in routes[:most]
     ]
     yield from _table(("     route", "total µs", "interval", "endpoint µs", "layers"), rows, width)
-    if len({one.title for one in routes}) < len(routes):
+    if len({route.title for route in routes}) < len(routes):
         again = "a route that is listed again has another app, another endpoint, or enters other layers"
         yield from (Line(line) for line in wrapped(again, width))
     if len(routes) > most:
@@ -175,16 +175,16 @@ def _layer_classes(layers: Sequence[LayerClass], width: int) -> Iterator[Line]:
     roomy = width >= ROOMY
     rows = [
         (
-            one.name,
-            shortened(one.whose, MOST_WHOSE),
-            str(one.routes),
-            *_time(one.typical, roomy=roomy),
-            *_time(one.worst, roomy=roomy),
-            "" if one.worst_route is None else str(one.worst_route),
-            _count(one.objects),
-            _count(one.tasks),
+            layer.name,
+            shortened(layer.whose, MOST_WHOSE),
+            str(layer.routes),
+            *_time(layer.typical, roomy=roomy),
+            *_time(layer.worst, roomy=roomy),
+            "" if layer.worst_route is None else str(layer.worst_route),
+            _count(layer.objects),
+            _count(layer.tasks),
         )
-        for one in layers
+        for layer in layers
     ]
     times = ("µs", "interval", "worst", "interval") if roomy else ("µs", "worst")
     yield from _table(("layer", "from", "routes", *times, "on", "objects", "tasks"), rows, width)
@@ -194,11 +194,11 @@ def _layer_classes(layers: Sequence[LayerClass], width: int) -> Iterator[Line]:
     yield from (Line(line) for line in wrapped(legend, width))
 
 
-def _time(found: Figure | None, *, roomy: bool) -> tuple[str, ...]:
+def _time(figure: Figure | None, *, roomy: bool) -> tuple[str, ...]:
     """Return a time with its interval where there is room; else `~` marks a wide one."""
-    if found is None:
+    if figure is None:
         return ("-", "") if roomy else ("-",)
-    return (found.text, found.span) if roomy else (approximate(found),)
+    return (figure.text, figure.span) if roomy else (approximate(figure),)
 
 
 def _count(number: float | None) -> str:
@@ -216,10 +216,10 @@ def _survey_foot(shown: Survey, width: int, many: bool) -> Iterator[Line]:
         were = "request was" if shown.undecided == 1 else "requests were"
         texts.append(tagged(f"{shown.undecided} {were} undecided", "undecided"))
     texts += _left_out(shown, many)
-    for one in shown.run.repeated if many else shown.run.repeated[:MOST_NAMES]:
-        cause = one.cause if many else shortened(one.cause, width)
+    for test in shown.run.repeated if many else shown.run.repeated[:MOST_NAMES]:
+        cause = test.cause if many else shortened(test.cause, width)
         outcomes = "failed while the survey recorded it, and passed in a second run without recording"
-        texts.append(tagged(f"{one.nodeid} {outcomes}: {cause}", "survey-repeated"))
+        texts.append(tagged(f"{test.nodeid} {outcomes}: {cause}", "survey-repeated"))
     if len(shown.run.repeated) > MOST_NAMES and not many:
         texts.append(f"{len(shown.run.repeated) - MOST_NAMES} more tests ran twice; -v lists them")
     if shown.run.unknown_clients:

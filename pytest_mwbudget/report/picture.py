@@ -32,8 +32,8 @@ def picture(rows: Sequence[Row]) -> dict[str, Any] | None:
         return None
     starts = [0.0]
     for row in rows[:-1]:
-        found = row.figures.get(column.name)
-        starts.append(starts[-1] + max(0.0, found.value if found else 0.0))
+        figure = row.figures.get(column.name)
+        starts.append(starts[-1] + max(0.0, figure.value if figure else 0.0))
     whole = starts.pop()
     scale = _Scale(column, whole, _end(column, rows, [*starts, 0.0], whole))
     bars = [scale.bar(row, start) for row, start in zip(rows[:-1], starts, strict=True)]
@@ -53,8 +53,8 @@ def _pictured(rows: Sequence[Row]) -> Traits | None:
     counts = [column for column in COUNTS if column.name in ("objects", "allocations", "bytes", "tasks")]
     budgeted = [column for column in counts if any(column.name in row.judged for row in rows)]
     for column in (US, *budgeted, *counts):
-        found = [row.figures[column.name] for row in rows[:-1] if column.name in row.figures]
-        if column.name in rows[-1].figures and any(one.value > 0 for one in found):
+        figures = [row.figures[column.name] for row in rows[:-1] if column.name in row.figures]
+        if column.name in rows[-1].figures and any(figure.value > 0 for figure in figures):
             return column
     return None
 
@@ -63,8 +63,8 @@ def _end(column: Traits, rows: Sequence[Row], starts: Sequence[float], whole: fl
     """Find the end of the scale: just past every interval and budget that `FARTHEST` allows."""
     marks = [whole]
     for row, start in zip(rows, starts, strict=True):
-        found, judged = row.figures.get(column.name), row.judged.get(cast("Quantity", column.name))
-        marks += [start + end for end in (found.value, found.high) if end is not None] if found else []
+        figure, judged = row.figures.get(column.name), row.judged.get(cast("Quantity", column.name))
+        marks += [start + end for end in (figure.value, figure.high) if end is not None] if figure else []
         marks += [start + judged.bound] if judged else []
     return 1.02 * max(mark for mark in marks if mark <= FARTHEST * whole)
 
@@ -102,13 +102,13 @@ class _Scale:
         is off the scale.
         """
         quantity = cast("Quantity", self.column.name)
-        found, judged = row.figures.get(quantity), row.judged.get(quantity)
-        value = max(0.0, found.value) if found else 0.0
+        figure, judged = row.figures.get(quantity), row.judged.get(quantity)
+        value = max(0.0, figure.value) if figure else 0.0
         most = judged.bound if judged else math.inf
         kept = min(value, most) if judged and judged.verdict != "pass" else value
         return {
             "row": row,
-            "text": self._text(found.value) if found else "",
+            "text": self._text(figure.value) if figure else "",
             "remark": self._remark(row, value, judged),
             "verdict": judged.verdict if judged else None,
             "start": self.at(start),
@@ -116,17 +116,17 @@ class _Scale:
             "enclosed": self.at(self.whole - start),
             "over_start": self.at(start + kept) if value > kept else None,
             "over": self.at(value - kept),
-            "interval": self._interval(found, start) if found else None,
+            "interval": self._interval(figure, start) if figure else None,
             "budget": self.at(start + most) if judged else None,
             "budget_text": amount(quantity, most) if judged else "",
             "beyond": start + most > self.end,
         }
 
-    def _interval(self, found: Figure, start: float) -> tuple[str, str] | None:
+    def _interval(self, figure: Figure, start: float) -> tuple[str, str] | None:
         """Return the positions of both ends of the interval; None if it is a point."""
-        if found.low is None or found.high is None or not found.varies:
+        if figure.low is None or figure.high is None or not figure.varies:
             return None
-        return self.at(start + max(0.0, found.low)), self.at(start + max(0.0, found.high))
+        return self.at(start + max(0.0, figure.low)), self.at(start + max(0.0, figure.high))
 
     def _text(self, value: float) -> str:
         return f"{formatted(self.column.name, value)}{'' if self.column.counted else ' µs'}"

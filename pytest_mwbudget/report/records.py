@@ -47,10 +47,10 @@ def _value(hint: Any, data: Any) -> Any:
     if data is None:
         return None
     if origin in (Union, UnionType):
-        return _value(next(one for one in arguments if one is not NoneType), data)
+        return _value(next(kind for kind in arguments if kind is not NoneType), data)
     if origin is tuple:
-        return tuple(_value(arguments[0], one) for one in data)
+        return tuple(_value(arguments[0], plain) for plain in data)
     if origin is Mapping:
         key, value = arguments
-        return {int(name) if key is int else name: _value(value, one) for name, one in data.items()}
+        return {int(name) if key is int else name: _value(value, plain) for name, plain in data.items()}
     return record(hint, data) if isinstance(hint, type) and is_dataclass(hint) else data

@@ -38,9 +38,9 @@ def made(kinds: Mapping[str, int]) -> dict[str, int]:
 
     Where only the type that tells was created, as by a subclass of the client, that type is returned.
     """
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for tells, known_as in SHAREABLE.items():
         if tells in kinds:
             kind = known_as if known_as in kinds else tells
-            found[kind] = kinds[kind]
-    return found
+            numbers[kind] = kinds[kind]
+    return numbers

@@ -78,7 +78,7 @@ def survey(run: SurveyRun, results: Sequence[Result], left_out: Sequence[tuple[s
     views = [view(result) for result in results]
     order = sorted(range(len(results)), key=lambda place: -_total(views[place]))
     numbered = [(number, views[place]) for number, place in enumerate(order, 1)]
-    judged = [(result.label, one) for result, one in zip(results, views, strict=True) if result.surveyed]
+    judged = [(result.label, shown) for result, shown in zip(results, views, strict=True) if result.surveyed]
     reasons: dict[str, list[str]] = {}
     for _, request, reason in left_out:
         names = reasons.setdefault(reason, [])
@@ -91,9 +91,9 @@ def survey(run: SurveyRun, results: Sequence[Result], left_out: Sequence[tuple[s
             _route(number, place, results[place].label, views[place]) for number, place in enumerate(order, 1)
         ),
         left_out=reasons,
-        broken=tuple((title, _failing(one)) for title, one in judged if one.verdict == "fail"),
-        undecided=sum(one.verdict == "undecided" for _, one in judged),
-        counted_only=sum(one.effort is None for _, one in judged),
+        broken=tuple((title, _failing(shown)) for title, shown in judged if shown.verdict == "fail"),
+        undecided=sum(shown.verdict == "undecided" for _, shown in judged),
+        counted_only=sum(shown.effort is None for _, shown in judged),
     )
 
 
@@ -114,19 +114,21 @@ def _route(number: int, place: int, title: str, shown: View) -> RouteCost:
 
 
 def _layer_classes(numbered: Sequence[tuple[int, View]]) -> list[LayerClass]:
-    found: dict[tuple[str, str], list[tuple[int, Row]]] = {}
-    for number, one in numbered:
-        for row in one.layers:
+    by_class: dict[tuple[str, str], list[tuple[int, Row]]] = {}
+    for number, shown in numbered:
+        for row in shown.layers:
             if row.entered and row.merged_with is None:
                 # The number of a class that stands twice in its stack.
-                found.setdefault((row.name.partition("#")[0], row.qualname), []).append((number, row))
-    classes = [_layer_class(name, rows) for (name, _), rows in found.items()]
-    return sorted(classes, key=lambda one: one.routes * (one.typical.value if one.typical else 0.0), reverse=True)
+                by_class.setdefault((row.name.partition("#")[0], row.qualname), []).append((number, row))
+    classes = [_layer_class(name, rows) for (name, _), rows in by_class.items()]
+    return sorted(
+        classes, key=lambda layer: layer.routes * (layer.typical.value if layer.typical else 0.0), reverse=True
+    )
 
 
 def _layer_class(name: str, rows: Sequence[tuple[int, Row]]) -> LayerClass:
     times = [(row.figures["us"], number) for number, row in rows if "us" in row.figures]
-    worst, worst_route = max(times, key=lambda one: one[0].value, default=(None, None))
+    worst, worst_route = max(times, key=lambda pair: pair[0].value, default=(None, None))
     origin = next((row.origin for _, row in rows if row.origin), None)
     return LayerClass(
         name=name,

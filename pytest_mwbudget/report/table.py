@@ -103,13 +103,13 @@ class Row(ResultRow):
     @property
     def verdicts(self) -> dict[Quantity, Verdict]:
         """The worst verdict on each quantity that has a budget or a recorded limit."""
-        found: dict[Quantity, Verdict] = {}
+        verdicts: dict[Quantity, Verdict] = {}
         for quantity in {**self.judged, **self.limits}:
-            both = (one[quantity].verdict for one in (self.judged, self.limits) if quantity in one)
+            both = (bounds[quantity].verdict for bounds in (self.judged, self.limits) if quantity in bounds)
             verdict = worst(both)
             assert verdict is not None
-            found[quantity] = verdict
-        return found
+            verdicts[quantity] = verdict
+        return verdicts
 
     @property
     def own_types(self) -> tuple[str, ...]:
@@ -159,11 +159,11 @@ class Row(ResultRow):
 
     def amount_of(self, quantity: Quantity) -> str:
         """Format this figure, or the range of a count where no number is typical."""
-        found = self.figure_of(quantity)
-        assert found is not None
-        if quantity in self.figures or found.high is None:
-            return amount(quantity, found.value)
-        return f"{found.value:.0f} to {amount(quantity, found.high)}"
+        figure = self.figure_of(quantity)
+        assert figure is not None
+        if quantity in self.figures or figure.high is None:
+            return amount(quantity, figure.value)
+        return f"{figure.value:.0f} to {amount(quantity, figure.high)}"
 
     def mostly_c(self, slowdown: float) -> bool | None:
         """Whether a layer works mostly in C code, which its `bytecodes` do not see; None if that is unknown.
@@ -194,13 +194,13 @@ class Row(ResultRow):
     def badness(self) -> float:
         """The largest ratio of a figure to the budget or the recorded limit that it is over; 0 if there is none."""
         over = [self.times_its_budget(quantity) for quantity in self.exceeded]
-        over += [(one.value or 0.0) / max(one.limit, 0.5) for one in self.over_limits]
+        over += [(limit.value or 0.0) / max(limit.limit, 0.5) for limit in self.over_limits]
         return max(over, default=0.0)
 
     def times_its_budget(self, quantity: Quantity) -> float:
         """Return the ratio of a quantity to its budget. A budget of 0 counts as 0.5: one object has the ratio 2."""
-        found = self.figure_of(quantity)
-        return (found.value if found else 0.0) / max(self.judged[quantity].bound, 0.5)
+        figure = self.figure_of(quantity)
+        return (figure.value if figure else 0.0) / max(self.judged[quantity].bound, 0.5)
 
 
 def rows(result: Result) -> Iterator[Row]:
@@ -216,12 +216,12 @@ def rows(result: Result) -> Iterator[Row]:
         )
         held = {*row.judged, *limits}
         figures = {
-            found.column.name: replace(found, judged=True) if found.column.name in held else found
-            for found in known
-            if math.isfinite(found.value)
+            figure.column.name: replace(figure, judged=True) if figure.column.name in held else figure
+            for figure in known
+            if math.isfinite(figure.value)
         }
         yield Row(
-            **{one.name: getattr(row, one.name) for one in fields(ResultRow)},
+            **{attribute.name: getattr(row, attribute.name) for attribute in fields(ResultRow)},
             figures=figures,
             why={} if row.is_frame else _why(row, figures, result),
             changes={change.quantity: change for change in result.changes if change.row == row.key},

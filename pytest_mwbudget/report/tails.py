@@ -9,8 +9,8 @@ from .text import figure
 
 def percentiles(tails: Tails) -> str:
     """Return the known percentiles with their intervals, and the number of requests that they come from."""
-    told = []
+    parts = []
     for quantity in TAILS:
         us, name = getattr(tails, quantity), quantity.removesuffix("_us")
-        told.append(f"{name} {figure(us.estimate)} µs ({figure(us.low)} … {figure(us.high)})" if us else f"{name} ?")
-    return f"{', '.join(told)}, of {tails.requests} requests"
+        parts.append(f"{name} {figure(us.estimate)} µs ({figure(us.low)} … {figure(us.high)})" if us else f"{name} ?")
+    return f"{', '.join(parts)}, of {tails.requests} requests"

@@ -77,14 +77,14 @@ def run(
         again = " (attempt was repeated)" if place in repeated else ""
         lines.append(replace(line, text=f"{printable(nodeid)} {line.text}{again}"))
         if verbosity >= -1 and place not in told and place not in repeated:
-            found = view(result)
-            shown.add(nodeid, found)
-            if verbosity > 0 or not _is_kept(found, in_matrix=place in in_matrix):
+            request_view = view(result)
+            shown.add(nodeid, request_view)
+            if verbosity > 0 or not _is_kept(request_view, in_matrix=place in in_matrix):
                 room = min(width, MAX_WIDTH) - 1
-                undecided = [Line(text, "yellow") for text in _findings(found.undecided, room)]
-                lines += [*table(found, width, verbosity > 0, alone=False), *undecided, Line("")]
-            elif found.profile is not None:
-                lines.append(_flamegraph(found.profile))
+                undecided = [Line(text, "yellow") for text in _findings(request_view.undecided, room)]
+                lines += [*table(request_view, width, verbosity > 0, alone=False), *undecided, Line("")]
+            elif request_view.profile is not None:
+                lines.append(_flamegraph(request_view.profile))
     lines += map(Line, shown.lines(min(width, MAX_WIDTH) - 1, requests=len(measured)))
     loops = ", ".join(sorted({result.loop for _, result in measured}))
     unit = ", µs per request" if any(result.timed for _, result in measured) else ""
@@ -179,7 +179,9 @@ def failure(result: Result, width: int, *, undecided_fails: bool = False, verbos
         lines += wrapped(shown.next_step(row), width) if row.exceeded else []
     lines += _findings(shown.load.exceeded, width) if shown.load else []
     tells_undecided = undecided_fails or any(not row.is_frame for row in over)
-    lines += _findings((one for one in missing(result.recorded) if one.verdict == "fail" or not tells_undecided), width)
+    lines += _findings(
+        (finding for finding in missing(result.recorded) if finding.verdict == "fail" or not tells_undecided), width
+    )
     if tells_undecided or (shown.load and shown.load.exceeded):
         lines += _findings(shown.undecided, width)
     if undecided_fails:
@@ -216,12 +218,12 @@ def _hottest(row: Row, shown: View, width: int) -> Iterator[str]:
     functions = dict(shown.hottest).get(row.name, ())
     if functions:
         yield from wrapped(f"Hottest in {row.name}, µs per request (self time, with callees):", width)
-    for one in functions:
-        times = f"{figure(one.own_us):>7}{figure(one.total_us):>8}"
+    for hot in functions:
+        times = f"{figure(hot.own_us):>7}{figure(hot.total_us):>8}"
         # The place is never shortened: editors and terminals open it.
-        place = f" ({printable(one.place)})" if one.place else ""
+        place = f" ({printable(hot.place)})" if hot.place else ""
         room = max(MIN_NAME, width - len(f"{ITEM}{times}  {place}"))
-        yield f"{ITEM}{times}  {shortened(one.function, room)}{place}"
+        yield f"{ITEM}{times}  {shortened(hot.function, room)}{place}"
 
 
 # ---- the table ---------------------------------------------------------------------------------------------------
@@ -266,7 +268,7 @@ def _load(load: LoadView, width: int, verbose: bool) -> Iterator[Line]:
         below = [f"  {shortened(text, width - 2)}" for text in _load_details(row)] if verbose else []
         cells.append(_Cells(row.name, figures, row.verdict or "", STYLES[row.verdict], below))
     least = (len(heads[0]) + 2, INTERVAL, BUDGET)
-    widths = [max(one, used) for one, used in zip(least, _widths(cells[1:]) or least, strict=True)]
+    widths = [max(least_width, used) for least_width, used in zip(least, _widths(cells[1:]) or least, strict=True)]
     yield from _block(cells, range(len(widths)), widths, width, VERDICT)
     split = "; ~ its own time over the time of a request" if any(row.how == "split" for row in load.rows) else ""
     for text in (load.summary, *load.effects, *(f"note: {note}" for note in load.notes), f"{load.effort}{split}"):
@@ -315,7 +317,7 @@ def _times(shown: View, width: int, verbose: bool) -> Iterator[Line]:
         cells.append(_Cells(_name(row), figures, verdict or "", STYLES[verdict], (*_remarks(row, width), *detail)))
     # The least widths have room for the headings.
     least = (ESTIMATE, NARROW if saves else INTERVAL, *([SAVED] if saves else []), *([CHANGE] if since else []), BUDGET)
-    widths = [max(one, used) for one, used in zip(least, _widths(cells[1:]), strict=True)]
+    widths = [max(least_width, used) for least_width, used in zip(least, _widths(cells[1:]), strict=True)]
     yield from _block(cells, range(len(widths)), widths, width, VERDICT)
 
 
@@ -326,7 +328,7 @@ def _counts(shown: View, columns: Sequence[Traits], width: int, verbose: bool) -
     texts = [_column(column, rows, shown) for column in columns]
     cells = [_Cells("per request", [column[0] for column in texts], "verdict", "bold")]
     for place, row in enumerate(rows, 1):
-        verdict = worst(one for quantity, one in row.verdicts.items() if quantity != "us")
+        verdict = worst(each_verdict for quantity, each_verdict in row.verdicts.items() if quantity != "us")
         # Remarks and origin stand below the times, if there are any.
         below = [*_remarks(row, width), *(_detail(row, shown, width, timed=False) if verbose else ())] if alone else []
         below += _ranges(row) if verbose else ()
@@ -367,10 +369,10 @@ def _parts(widths: Sequence[int], width: int, room: int) -> Iterator[range]:
 
 def _cell(row: Row, column: Traits) -> str:
     """Return the text of a figure; a dash for a count in a row without counts, `?` for one that is not known."""
-    found = row.figures.get(column.name)
-    if found is not None:
+    known = row.figures.get(column.name)
+    if known is not None:
         change = row.changes.get(column.name)
-        return f"{found.text} ({cell(change)})" if change is not None and change.changed else found.text
+        return f"{known.text} ({cell(change)})" if change is not None and change.changed else known.text
     return ("?" if row.counts else "-") if column.counted else ""
 
 
@@ -400,18 +402,22 @@ def _most(row: Row, column: Traits) -> str:
 
 def _shows(column: Traits, shown: View, verbose: bool) -> bool:
     """Whether to show a column: it has a budget or, in any row, a figure that is not zero."""
-    found = [row.figures[column.name] for row in shown.rows if column.name in row.figures]
+    figures = [row.figures[column.name] for row in shown.rows if column.name in row.figures]
     budgets = {quantity for row in shown.lines() for quantity in row.judged}
     budgets |= {limit.quantity for row in shown.rows for limit in row.over_limits}
     if column in MESSAGES:
-        return bool(found)
+        return bool(figures)
     if column in SPENT:
         spent = [row.occupation for row in shown.layers if row.occupation]
-        told = verbose or "busy_us" in budgets or any(one.wait_us or one.blocking for one in spent)
-        return bool(spent) and told
+        wanted = (
+            verbose or "busy_us" in budgets or any(occupation.wait_us or occupation.blocking for occupation in spent)
+        )
+        return bool(spent) and wanted
     # Objects retained after some requests may be a growing cache; a median above 0 is a leak.
-    some = not column.detail and any(one.value if column.name == "retained" else one.high for one in found)
-    return bool(found) and (verbose or column.name in budgets or some)
+    some = not column.detail and any(
+        each_figure.value if column.name == "retained" else each_figure.high for each_figure in figures
+    )
+    return bool(figures) and (verbose or column.name in budgets or some)
 
 
 def _remarks(row: Row, width: int) -> Iterator[str]:
@@ -446,8 +452,8 @@ def _origin(row: Row, width: int, *, timed: bool) -> Iterator[str]:
 
 def _saved(row: Row) -> str:
     """Return what leaving a layer out saves; a dash if that is not known."""
-    found = row.figures.get(SAVES.name)
-    return found.with_half_width if found else "" if row.is_frame or row.is_part else "-"
+    saving = row.figures.get(SAVES.name)
+    return saving.with_half_width if saving else "" if row.is_frame or row.is_part else "-"
 
 
 def _unsaved(row: Row, width: int) -> Iterator[str]:
@@ -458,9 +464,9 @@ def _unsaved(row: Row, width: int) -> Iterator[str]:
 
 def _ranges(row: Row) -> Iterator[str]:
     for column in COUNTS:
-        found = None if row.is_frame or column.name == "suspensions" else row.figures.get(column.name)
-        if found is not None and found.varies:
-            yield f"  {column.short or column.title} {found.span}"
+        count = None if row.is_frame or column.name == "suspensions" else row.figures.get(column.name)
+        if count is not None and count.varies:
+            yield f"  {column.short or column.title} {count.span}"
     if row.tails is not None:
         yield f"  {percentiles(row.tails)}"
     if row.trend is not None:
@@ -488,8 +494,8 @@ def _foot(shown: View, columns: Sequence[Traits], width: int) -> Iterator[str]:
     if shown.counted is not None:
         cells = {_cell(row, column)[:1] for row in shown.rows for column in columns}
         signs = {"~": "; ~ varies from request to request", "?": "; ? is not known"}
-        said = "".join(meaning for sign, meaning in signs.items() if sign in cells)
-        yield from wrapped(f"{shown.counted} requests counted{said}", width)
+        legend = "".join(meaning for sign, meaning in signs.items() if sign in cells)
+        yield from wrapped(f"{shown.counted} requests counted{legend}", width)
     for why, quantities in shown.uncounted.items():
         yield from wrapped(tagged(f"not counted: {', '.join(quantities)} ({why})", "uncountable"), width)
     for sentence in shown.changed:

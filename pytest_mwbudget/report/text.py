@@ -86,7 +86,7 @@ def printable(text: str) -> str:
 
     A name of the app could otherwise break the line, change colours, or begin a workflow command of GitHub Actions.
     """
-    shown = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
     return f"\\x3a{shown.lstrip()[1:]}" if shown.lstrip().startswith("::") else shown
 
 

@@ -53,20 +53,23 @@ class Versus:
         """Yield each request with the changes to show: those of times, then those of counts."""
         keys = list(dict.fromkeys(change.row.request for change in self.changes.all))
         for key in keys:
-            times = [one for one in self.changes.times if one.row.request == key]
-            counts = [one for one in self.changes.counts if one.row.request == key and _changed(one)]
-            yield key, times if len(keys) <= FEW_REQUESTS else [one for one in times if _changed(one)], counts
+            times = [change for change in self.changes.times if change.row.request == key]
+            counts = [change for change in self.changes.counts if change.row.request == key and _changed(change)]
+            yield key, times if len(keys) <= FEW_REQUESTS else [change for change in times if _changed(change)], counts
 
     def sentences(self) -> Iterator[str]:
         """Say which limits are broken or undecided, and how many rows changed."""
         for change in (*self.failures, *self.undecided[:MOST]):
             assert change.most is not None
-            said = told(change).removeprefix("undecided: ")
-            yield f"{change.verdict}: {_row(change.row)}: {said}; --fail allows {_number(change, change.most)} more"
+            text = told(change).removeprefix("undecided: ")
+            yield f"{change.verdict}: {_row(change.row)}: {text}; --fail allows {_number(change, change.most)} more"
         if len(self.undecided) > MOST:
             yield f"undecided: {len(self.undecided) - MOST} more limits"
-        for one in self.changes.unknown[:MOST]:
-            yield f"undecided: {_row(one.row)}: {one.quantity} not counted, so --fail cannot limit them: {one.why}"
+        for unknown in self.changes.unknown[:MOST]:
+            yield (
+                f"undecided: {_row(unknown.row)}: {unknown.quantity} not counted, so --fail cannot limit them:"
+                f" {unknown.why}"
+            )
         if len(self.changes.unknown) > MOST:
             yield f"undecided: {len(self.changes.unknown) - MOST} more limits of what is not counted"
         words = [change.word for change in self.changes.times]
@@ -74,7 +77,7 @@ class Versus:
             names = (("more", "slower"), ("less", "faster"), ("same", "the same"), ("undecided", "undecided"))
             counted = [f"{words.count(word)} {name}" for word, name in names if word in words]
             yield f"of {len(words)} times, {', '.join(counted)}"
-        changed = sum(_changed(one) for one in self.changes.counts)
+        changed = sum(_changed(count) for count in self.changes.counts)
         yield f"of {len(self.changes.counts)} counts, {changed or 'none'} changed"
 
     def one_sided(self) -> Iterator[str]:
@@ -171,31 +174,31 @@ def _row(row: RowKey) -> str:
     return f"{row.name} in {row.request.request}"
 
 
-def terminal(found: Versus, width: int) -> Iterator[Line]:
+def terminal(comparison: Versus, width: int) -> Iterator[Line]:
     """Lay the comparison out for a terminal."""
-    for line in found.heading:
+    for line in comparison.heading:
         yield Line(printable(line))
-    for key, times, counts in found.requests():
+    for key, times, counts in comparison.requests():
         if not times and not counts:
             continue
         yield Line("")
         yield Line(shortened(f"{key.request}, {key.nodeid}", width))
         if times:
-            titles = " ".join(f"{f'{name} µs':>9}" for name in found.names)
+            titles = " ".join(f"{f'{name} µs':>9}" for name in comparison.names)
             yield Line(f"{'':{NAME_WIDTH}} {titles}  change")
-        for name, change in zip(distinct([one.row.name for one in times], NAME_WIDTH), times, strict=True):
+        for name, change in zip(distinct([time.row.name for time in times], NAME_WIDTH), times, strict=True):
             cells = " ".join(f"{'-' if end is None else figure(end):>9}" for end in (change.before, change.after))
             yield Line(f"{name:{NAME_WIDTH}} {cells}  {told(change)}", _style(change))
         for name, own in _by_row(counts):
             text = f"{name}: {', '.join(map(_count, own))}"
-            style = next((_style(one) for one in own if one.verdict == "fail"), "")
+            style = next((_style(count) for count in own if count.verdict == "fail"), "")
             yield from (Line(part, style) for part in wrapped(text, width))
     yield Line("")
-    for sentence in found.sentences():
+    for sentence in comparison.sentences():
         yield Line(printable(sentence), STYLES.get(sentence.partition(":")[0], ""))
-    for remark in (*found.one_sided(), *found.remarks):
+    for remark in (*comparison.one_sided(), *comparison.remarks):
         yield Line(printable(f"note: {remark}"))
-    ending = found.ending()
+    ending = comparison.ending()
     if ending is not None:
         yield Line(ending, STYLES["undecided"])
 
@@ -204,23 +207,23 @@ def _style(change: Change) -> str:
     return STYLES.get(change.verdict or "", "")
 
 
-def markdown(found: Versus) -> str:
+def markdown(comparison: Versus) -> str:
     """Lay the comparison out for a comment on a merge request."""
-    lines = ["### What the change costs per request", "", *(f"- {_plain(line)}" for line in found.heading)]
-    for key, times, counts in found.requests():
+    lines = ["### What the change costs per request", "", *(f"- {_plain(line)}" for line in comparison.heading)]
+    for key, times, counts in comparison.requests():
         if not times and not counts:
             continue
         lines += ["", f"**{_code(key.request)}** {_code(key.nodeid)}", ""]
         if times:
-            before, after = found.names
+            before, after = comparison.names
             lines += [f"| row | {before} µs | {after} µs | change |", "|---|--:|--:|---|"]
         for change in times:
             cells = ["-" if end is None else figure(end) for end in (change.before, change.after)]
             lines.append(f"| {' | '.join([_code(change.row.name), *cells, _marked(change)])} |")
         lines += ["", *(f"- {_code(name)}: {', '.join(map(_count, own))}" for name, own in _by_row(counts))]
-    lines += ["", *(f"- {_plain(sentence)}" for sentence in found.sentences())]
-    lines += [f"- note: {_plain(remark)}" for remark in (*found.one_sided(), *found.remarks)]
-    ending = found.ending()
+    lines += ["", *(f"- {_plain(sentence)}" for sentence in comparison.sentences())]
+    lines += [f"- note: {_plain(remark)}" for remark in (*comparison.one_sided(), *comparison.remarks)]
+    ending = comparison.ending()
     lines += [] if ending is None else [f"- **{_plain(ending)}**"]
     return "\n".join(lines) + "\n"
 

@@ -101,17 +101,21 @@ class View:
     def hottest(self) -> list[tuple[str, tuple[HotFunction, ...]]]:
         """The layers over their budgets by name, each with its hottest functions."""
         names: dict[int, str] = {row.layer.index: row.name for row in self.layers}
-        return [(names[index], found) for index, found in self.profile.hottest.items()] if self.profile else []
+        return [(names[index], functions) for index, functions in self.profile.hottest.items()] if self.profile else []
 
     @property
     def origins(self) -> dict[str, list[str]]:
         """The names of the layers by whose code they are, the project's own first, with the place of a function."""
-        own = [f"{row.name} ({one.place})" if one.place else row.name for row, one in self._known_origins if one.own]
-        found = {"own": own} if own else {}
-        for row, one in self._known_origins:
-            if one.distribution is not None:
-                found.setdefault(f"from {one.distribution}", []).append(row.name)
-        return found
+        own = [
+            f"{row.name} ({origin.place})" if origin.place else row.name
+            for row, origin in self._known_origins
+            if origin.own
+        ]
+        names = {"own": own} if own else {}
+        for row, origin in self._known_origins:
+            if origin.distribution is not None:
+                names.setdefault(f"from {origin.distribution}", []).append(row.name)
+        return names
 
     @property
     def _known_origins(self) -> list[tuple[Row, Origin]]:
@@ -119,7 +123,7 @@ class View:
 
     def next_step(self, row: Row) -> str:
         """Suggest the next step for a row over its budget."""
-        advised = any(one.layer == row.name for one in self.advice)
+        advised = any(advice.layer == row.name for advice in self.advice)
         return next_step(row, self.place, advised=advised, profiled=self.profile is not None)
 
     @property
@@ -131,8 +135,8 @@ class View:
 def view(result: Result) -> View:
     """Derive the view of a result."""
     every = [*rows(result)]
-    found, parts = (tuple(row for row in every if row.is_part is inside) for inside in (False, True))
-    layers = [row for row in found if not row.is_frame]
+    outer_rows, parts = (tuple(row for row in every if row.is_part is inside) for inside in (False, True))
+    layers = [row for row in outer_rows if not row.is_frame]
     first = _first(layers)
     uncounted: dict[str, list[str]] = {}
     for quantity, why in result.uncounted.items():
@@ -143,7 +147,7 @@ def view(result: Result) -> View:
         status=result.status,
         loop=result.loop,
         verdict=result.verdict,
-        rows=found,
+        rows=outer_rows,
         first=first,
         costliest=max((row for row in layers if "us" in row.figures), key=_us, default=None),
         detection_limit=f"{figure(result.floor_us)} µs" if result.timed else None,
@@ -152,11 +156,11 @@ def view(result: Result) -> View:
         counted=result.counted,
         uncounted=uncounted,
         uncountable=result.uncountable,
-        headline=_headline(result, found, first, parts, load),
+        headline=_headline(result, outer_rows, first, parts, load),
         findings=(
-            *(finding for row in (*found, *parts) for finding in exceeded(row)),
+            *(finding for row in (*outer_rows, *parts) for finding in exceeded(row)),
             *missing(result.recorded),
-            *undecided((*found, *parts)),
+            *undecided((*outer_rows, *parts)),
             *(load.findings if load else ()),
         ),
         notes=(
@@ -186,13 +190,13 @@ def _accept(result: Result) -> str:
 
 
 def _headline(
-    result: Result, found: Sequence[Row], first: Row | None, parts: Sequence[Row], load: LoadView | None
+    result: Result, outer_rows: Sequence[Row], first: Row | None, parts: Sequence[Row], load: LoadView | None
 ) -> str:
     """Sum up the failure: a budget of the request alone comes before those under load."""
-    over = any(row.exceeded or row.over_limits for row in (*found, *parts))
+    over = any(row.exceeded or row.over_limits for row in (*outer_rows, *parts))
     if load is not None and load.headline and not over:
         return load.headline
-    return headline(found, first, result.uncountable, result.recorded, parts)
+    return headline(outer_rows, first, result.uncountable, result.recorded, parts)
 
 
 def _other_versions(result: Result) -> Iterator[str]:

@@ -34,25 +34,25 @@ class Output:
         renderers = {"markdown": markdown.render, "benchmark-json": benchmark.render}
         return renderers.get(self.name, json.render)(document)
 
-    def check(self, path: Path, said: str) -> None:
+    def check(self, path: Path, option: str) -> None:
         """Check before the tests that the file can be written, and leave nothing behind.
 
-        `said` is the option as the user wrote it. Raises SettingError if a package is missing or `path` cannot be
+        `option` is the option as the user wrote it. Raises SettingError if a package is missing or `path` cannot be
         written.
         """
-        self.check_package(said)
+        self.check_package(option)
         try:
             _try(path)
         except OSError as error:
             raise SettingError(
-                f"{said} cannot be written: {error}; give the path of a file to write", message_id="file"
+                f"{option} cannot be written: {error}; give the path of a file to write", message_id="file"
             ) from None
 
-    def check_package(self, said: str) -> None:
+    def check_package(self, option: str) -> None:
         """Raise SettingError if the package that renders the file is not installed."""
         if self.package is not None and find_spec(self.package) is None:
             raise SettingError(
-                f"{said} needs the package {self.package}, which is not installed here; install the plugin with its"
+                f"{option} needs the package {self.package}, which is not installed here; install the plugin with its"
                 f' extra {self.name}: pip install "path/to/pytest-mwbudget[{self.name}]"',
                 message_id="file",
             )
@@ -112,10 +112,10 @@ def _try(path: Path) -> None:
 def check_distinct(files: Mapping[str, Path]) -> None:
     """Raise SettingError if two of the files are the same. The keys are the options as the user wrote them."""
     seen: dict[str, str] = {}
-    for said, path in files.items():
-        other = seen.setdefault(os.path.realpath(path), said)
-        if other != said:
-            raise SettingError(f"{said} is the same file as {other}; give each file its own path", message_id="file")
+    for option, path in files.items():
+        other = seen.setdefault(os.path.realpath(path), option)
+        if other != option:
+            raise SettingError(f"{option} is the same file as {other}; give each file its own path", message_id="file")
 
 
 def _seen_from(page: Path, file: str) -> str:

@@ -56,7 +56,7 @@ def _handlers_of_tests() -> Iterator[logging.Handler]:
     loggers = [logging.root, *logging.root.manager.loggerDict.values()]
     for logger in loggers:
         handlers: Iterable[logging.Handler] = getattr(logger, "handlers", ())
-        yield from (one for one in handlers if type(one).__module__ in HANDLERS)
+        yield from (handler for handler in handlers if type(handler).__module__ in HANDLERS)
 
 
 @contextmanager

@@ -81,13 +81,13 @@ class Claims:
 
     def sums(self) -> Sums:
         """Return the sums of all processes."""
-        found = self._sums
+        total = self._sums
         if self.folder is not None:
             with suppress(OSError, ValueError):
                 for file in self.folder.glob(f"{SUMS}*"):
                     if file != self._own_file(self.folder):
-                        found += Sums(**json.loads(file.read_text(encoding="utf-8")))
-        return found
+                        total += Sums(**json.loads(file.read_text(encoding="utf-8")))
+        return total
 
     def _own_file(self, folder: Path) -> Path:
         return folder / f"{SUMS}{os.getpid()}"

@@ -37,22 +37,22 @@ def configure(config: pytest.Config) -> None:
 def _arguments(config: pytest.Config) -> tuple[list[str], list[str]]:
     """Return the paths of tests on the command line, and the ids of requests."""
     given = config.args if config.args_source is pytest.Config.ArgsSource.ARGS else []
-    ids = [one for one in given if one.startswith(f"{NAME}::")]
-    return [one for one in given if one not in ids], ids
+    ids = [argument for argument in given if argument.startswith(f"{NAME}::")]
+    return [argument for argument in given if argument not in ids], ids
 
 
 def _check_use(lines: Sequence[str], paths: Sequence[str], *, measures: bool) -> None:
     """Raise SettingError where --mw-budget-request would do nothing."""
-    said = f"--mw-budget-request={lines[0]!r}"
+    option = f"--mw-budget-request={lines[0]!r}"
     if not measures:
-        raise SettingError(f"{said} measures nothing without --mw-budget; add it")
+        raise SettingError(f"{option} measures nothing without --mw-budget; add it")
     if paths:
-        raise SettingError(f"{said} makes a run without tests, and {paths[0]!r} names a test; leave out one of them")
+        raise SettingError(f"{option} makes a run without tests, and {paths[0]!r} names a test; leave out one of them")
 
 
 def _file(config: pytest.Config) -> RequestFile:
-    said = config.getini("mw_budget_requests")
-    return read(config.rootpath / str(said), f"mw_budget_requests = {said!r}") if said else RequestFile()
+    path = config.getini("mw_budget_requests")
+    return read(config.rootpath / str(path), f"mw_budget_requests = {path!r}") if path else RequestFile()
 
 
 class Requests(pytest.Module):
@@ -70,13 +70,13 @@ class Requests(pytest.Module):
             raise self.CollectError(report_of(error)) from None
 
     def _items(self) -> Iterator[RequestItem]:
-        chosen, found = self.collects.chosen, self.collects.found(self.config)
-        names = [f"{NAME}::{one.name}" for one in found.requests]
+        chosen, collected = self.collects.chosen, self.collects.found(self.config)
+        names = [f"{NAME}::{request.name}" for request in collected.requests]
         for asked in chosen:
             if asked not in names:
                 hint = near_miss(asked, names)
                 raise SettingError(f"{asked!r} is not a request.{hint} The requests are: {', '.join(names)}")
-        for wanted, name in zip(found.requests, names, strict=True):
+        for wanted, name in zip(collected.requests, names, strict=True):
             if not chosen or name in chosen:
                 yield RequestItem.of(self, wanted)
 

@@ -47,7 +47,7 @@ def since_of(name: str, runs: Sequence[StoredRun], comparison: Comparison, allow
     If growth is limited and no request is in both runs, this counts as a broken limit: a gate that judges nothing must
     not pass.
     """
-    newest = max(runs, key=lambda one: one.run.created or "").run
+    newest = max(runs, key=lambda stored: stored.run.created or "").run
     grown = [grown_sentence(offence) for offence in offences(comparison, allowed)]
     if allowed and not comparison.pairs:
         nothing = f"no request is in both runs, so nothing was judged; compare with a run of the same tests than {name}"
@@ -61,7 +61,7 @@ def since_of(name: str, runs: Sequence[StoredRun], comparison: Comparison, allow
         differences=comparison.differences,
         repeated=comparison.repeated,
         grown=tuple(grown),
-        unjudged=tuple(unjudged_sentence(*one) for one in unjudged(comparison, allowed)),
+        unjudged=tuple(unjudged_sentence(*group) for group in unjudged(comparison, allowed)),
     )
 
 
@@ -70,15 +70,15 @@ def configured_baseline(config: pytest.Config) -> Baseline | None:
 
     Raises SettingError for an unusable option and MwBudgetError for a file that is no result.
     """
-    said, limits = (config.getoption(f"mw_budget_{name}") for name in ("compare", "compare_fail"))
-    option, limiting = f"--mw-budget-compare={said!r}", f"--mw-budget-compare-fail={limits!r}"
-    if said is None:
+    name_or_path, limits = (config.getoption(f"mw_budget_{name}") for name in ("compare", "compare_fail"))
+    option, limiting = f"--mw-budget-compare={name_or_path!r}", f"--mw-budget-compare-fail={limits!r}"
+    if name_or_path is None:
         if limits is not None:
             raise SettingError(f"{limiting} has no run to compare with; add --mw-budget-compare=NAME|PATH")
         return None
     if not enforced(config):
         raise SettingError(f"{option} has nothing to compare without measuring; add --mw-budget", message_id="file")
     allowed = {} if limits is None else parsed(limits, limiting)
-    path, name = located(said, plugin_folder(config), config.invocation_params.dir, option)
+    path, name = located(name_or_path, plugin_folder(config), config.invocation_params.dir, option)
     runs = stored_runs(path, name if path.is_file() else None)
     return Baseline(name, runs, allowed)

@@ -42,24 +42,24 @@ def surveying(config: pytest.Config) -> bool:
 def check_survey(config: pytest.Config) -> None:
     """Raise SettingError if the time of a survey cannot be used, or no survey uses it."""
     setting = SETTINGS["survey_time"]
-    said = config.getoption(setting.key)
-    if said is not None and not surveying(config):
-        raise SettingError(f"{setting.flag}={said!r} limits no survey; add --mw-budget-survey")
+    value = config.getoption(setting.key)
+    if value is not None and not surveying(config):
+        raise SettingError(f"{setting.flag}={value!r} limits no survey; add --mw-budget-survey")
     survey_time_s(config)
 
 
 def survey_time_s(config: pytest.Config) -> Seconds:
     """Return the seconds that a survey may take."""
     setting = SETTINGS["survey_time"]
-    found: Seconds = check(setting.name, configured(config)[setting.name] or setting.default, setting.key)
-    return found
+    time_s: Seconds = check(setting.name, configured(config)[setting.name] or setting.default, setting.key)
+    return time_s
 
 
 def named_app(config: pytest.Config) -> NamedApp:
     """Return the app that the command line or the configuration names, one for the whole run."""
     if _app not in config.stash:
-        said = config.getoption("mw_budget_app")
-        reference, where = (said, "--mw-budget-app") if said else (config.getini("mw_budget_app"), "mw_budget_app")
+        option = config.getoption("mw_budget_app")
+        reference, where = (option, "--mw-budget-app") if option else (config.getini("mw_budget_app"), "mw_budget_app")
         config.stash[_app] = NamedApp(str(reference or ""), config.rootpath, where)
     return config.stash[_app]
 
@@ -82,11 +82,11 @@ def time_limit_s(item: pytest.Item) -> Seconds | None:
     if not item.config.pluginmanager.has_plugin("timeout"):
         return None
     marker = item.get_closest_marker("timeout")
-    said = [*(marker.args[:1] if marker else ()), marker.kwargs.get("timeout") if marker else None]
-    said += [item.config.getoption("timeout", None), os.environ.get("PYTEST_TIMEOUT")]
+    values = [*(marker.args[:1] if marker else ()), marker.kwargs.get("timeout") if marker else None]
+    values += [item.config.getoption("timeout", None), os.environ.get("PYTEST_TIMEOUT")]
     with suppress(ValueError):  # the key is unknown
-        said.append(item.config.getini("timeout"))
-    for value in said:
+        values.append(item.config.getini("timeout"))
+    for value in values:
         with suppress(TypeError, ValueError):
             return float(value) or None
     return None
@@ -112,13 +112,13 @@ def check_flamegraphs(config: pytest.Config) -> None:
     """Raise SettingError if an option asks for flamegraphs that cannot be drawn or written."""
     for setting in (SETTINGS["dir"], SETTINGS["flamegraph"]):
         value = config.getoption(setting.key)
-        said = f"{setting.flag}={value!r}"
+        option = f"{setting.flag}={value!r}"
         if value is not None and not enforced(config):
-            raise SettingError(f"{said} draws nothing without measuring; add --mw-budget", message_id="file")
+            raise SettingError(f"{option} draws nothing without measuring; add --mw-budget", message_id="file")
         if value is not None and setting.name == "dir":
             from .profiles import check as check_folder
 
-            check_folder(plugin_folder(config), said)
+            check_folder(plugin_folder(config), option)
 
 
 def plugin_folder(config: pytest.Config) -> Path:
@@ -126,9 +126,9 @@ def plugin_folder(config: pytest.Config) -> Path:
 
     The option's is relative to the working directory, else to rootdir.
     """
-    said: str | None = config.getoption("mw_budget_dir")
-    if said is not None:
-        return config.invocation_params.dir / said
+    path: str | None = config.getoption("mw_budget_dir")
+    if path is not None:
+        return config.invocation_params.dir / path
     return config.rootpath / str(config.getini("mw_budget_dir") or SETTINGS["dir"].default)
 
 

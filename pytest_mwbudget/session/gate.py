@@ -78,8 +78,8 @@ def take_part(config: pytest.Config) -> None:
     if enforced(config) and _turns not in config.stash:
         from .turns import TakesTurns, Turns
 
-        alone, told = not hasattr(config, "workerinput"), Progress(config).waiting
-        config.stash[_turns] = Turns(alone=alone, told=told)
+        alone, waiting = not hasattr(config, "workerinput"), Progress(config).waiting
+        config.stash[_turns] = Turns(alone=alone, told=waiting)
         config.pluginmanager.register(TakesTurns(config.stash[_turns], _times), TakesTurns.NAME)
 
 
@@ -290,7 +290,8 @@ class Gate:
             # once, because subtests have reports of their own. `mw_budget_told` has the numbers of the requests whose
             # tables are in this report.
             report.mw_budget_left_out = [  # type: ignore[attr-defined]
-                left_out_to_json(test_id(item), one.request, one.reason) for one in client.fresh_left_out()
+                left_out_to_json(test_id(item), left_out.request, left_out.reason)
+                for left_out in client.fresh_left_out()
             ]
             fresh = client.results[client.reported :]
             client.reported = len(client.results)
@@ -301,10 +302,10 @@ class Gate:
             # Only our verdicts are read: `__getattr__` of a user's exception may raise anything.
             excinfo = call.excinfo
             verdict = excinfo.value if excinfo and issubclass(excinfo.type, pytest.fail.Exception) else None
-            told = getattr(verdict, "mw_budget_told", ())
-            report.mw_budget_told = list(told)  # type: ignore[attr-defined]
+            shown = getattr(verdict, "mw_budget_told", ())
+            report.mw_budget_told = list(shown)  # type: ignore[attr-defined]
             crash = getattr(report.longrepr, "reprcrash", None)
-            if told and crash is not None:
+            if shown and crash is not None:
                 # On CI and with -vv, pytest's summary repeats the whole message, and so would show the table twice.
                 crash.message = f"Failed: {verdict.mw_budget_headlines}"  # type: ignore[union-attr]
             machine = _shared_machine(item.config)
@@ -347,7 +348,7 @@ def _note_properties(item: pytest.Item) -> None:
         from ..report.junit import PREFIX, properties
 
         # A test that runs again keeps the properties of its last run only.
-        others = [one for one in item.user_properties if not str(one[0]).startswith(PREFIX)]
+        others = [pair for pair in item.user_properties if not str(pair[0]).startswith(PREFIX)]
         item.user_properties[:] = [*others, *properties(client.results)]
 
 
@@ -386,10 +387,10 @@ def _require_load(item: pytest.Item, client: MwBudget | OwnRequests | None) -> N
     """Fail a test whose own marker has a budget under load, if it made no request under load."""
     if client is None or not client.enforce or any(result.load is not None for result in client.results):
         return
-    said = [marker.kwargs for marker in item.own_markers if marker.name == "mw_budget"]
-    layers = [one["layers"] for one in said if isinstance(one.get("layers"), dict)]
-    said += [bounds for by_name in layers for bounds in by_name.values() if isinstance(bounds, dict)]
-    own = {key for one in said for key in one}
+    keyword_sets = [marker.kwargs for marker in item.own_markers if marker.name == "mw_budget"]
+    layers = [keywords["layers"] for keywords in keyword_sets if isinstance(keywords.get("layers"), dict)]
+    keyword_sets += [bounds for by_name in layers for bounds in by_name.values() if isinstance(bounds, dict)]
+    own = {key for keywords in keyword_sets for key in keywords}
     if budgets := sorted(own & {"rps_share", "p99_ms"}):
         message = (
             f"this test has a budget of {' and '.join(budgets)} but made no request under load, so it was not judged;"
@@ -421,9 +422,9 @@ def _enforce(item: pytest.Item, first: int = 0, *, whole: bool = False) -> None:
         texts.append(f"{printable(unknown_layer)}\n{more_about('layer-name')}")
     if settings.when_undecided == "fail":
         texts += [
-            printable(f"{result.request}: {one}")
+            printable(f"{result.request}: {sentence}")
             for result in results
-            for one in _unbound(result, client.budgets_of(result))
+            for sentence in _unbound(result, client.budgets_of(result))
         ]
         texts += [printable(unjudged)] if unjudged else []
     if texts:
@@ -481,9 +482,9 @@ def _warn_of(
 
     sentences = [unjudged] if unjudged else []
     for result in results:
-        found = (finding.sentence for finding in view(result).undecided)
-        said = " ".join([*found, *_unbound(result, client.budgets_of(result))])
-        sentences += [f"{result.request}: {said}"] if said else []
+        undecided = (finding.sentence for finding in view(result).undecided)
+        text = " ".join([*undecided, *_unbound(result, client.budgets_of(result))])
+        sentences += [f"{result.request}: {text}"] if text else []
     errors = []
     for sentence in sentences:
         try:

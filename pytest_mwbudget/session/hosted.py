@@ -144,8 +144,8 @@ class HostedClient(MwBudget):
 
         async def measured(hosting: Hosting) -> Any:
             with self.in_time() as environment:
-                found = await measure(host.app, request, self.settings, environment, publish, hosting, self._choose)
-            return self.noted(found, environment)
+                result = await measure(host.app, request, self.settings, environment, publish, hosting, self._choose)
+            return self.noted(result, environment)
 
         try:
             measurement = with_note_of(self.app, host.run(measured))

@@ -51,15 +51,15 @@ SAME_COUNTS: pytest.StashKey[set[tuple[str, Quantity, float]]] = pytest.StashKey
 
 def configure(config: pytest.Config) -> None:
     """Read the file of limits of a run that measures. Raises SettingError if a setting or the file is unusable."""
-    config.stash[LIMITS] = found = _run_limits(config)
-    if found is not None and not config.pluginmanager.has_plugin(Collected.NAME):
+    config.stash[LIMITS] = limits = _run_limits(config)
+    if limits is not None and not config.pluginmanager.has_plugin(Collected.NAME):
         config.pluginmanager.register(Collected(config), Collected.NAME)
 
 
 def _run_limits(config: pytest.Config) -> RunLimits | None:
     modes, reason = _update(config)
-    said = configured(config)["file"]
-    if said is None:
+    file_name = configured(config)["file"]
+    if file_name is None:
         if modes:
             raise SettingError(
                 f"{UPDATE} has no file to update; set mw_budget_file = mw-budgets.json in the configuration, or give"
@@ -68,15 +68,15 @@ def _run_limits(config: pytest.Config) -> RunLimits | None:
         return None
     if not enforced(config):
         if config.getoption("mw_budget_file") is not None:
-            raise SettingError(f"--mw-budget-file={said!r} judges nothing without measuring; add --mw-budget")
+            raise SettingError(f"--mw-budget-file={file_name!r} judges nothing without measuring; add --mw-budget")
         return None
     as_option = config.getoption("mw_budget_file") is not None
-    path = (config.invocation_params.dir if as_option else config.rootpath) / str(said)
+    path = (config.invocation_params.dir if as_option else config.rootpath) / str(file_name)
     record = configured(config)["record"]
     return RunLimits(
         path=path,
-        name=str(said),
-        file=read(path, repr(str(said))),
+        name=str(file_name),
+        file=read(path, repr(str(file_name))),
         quantities=RECORDED if record is None else check("record", record, "mw_budget_record"),
         modes=modes,
         reason=reason,
@@ -113,15 +113,15 @@ def _update(config: pytest.Config) -> tuple[frozenset[str], str | None]:
     return modes, None if reason is None else check("reason", reason, "--mw-budget-reason")
 
 
-def read(path: Path, said: str) -> LimitsFile:
+def read(path: Path, name: str) -> LimitsFile:
     """Read a file of limits, an empty one if there is no file. Raises SettingError if it cannot be used."""
     try:
-        return parsed(path.read_text(encoding="utf-8"), said)
+        return parsed(path.read_text(encoding="utf-8"), name)
     except FileNotFoundError:
         return LimitsFile()
     except (OSError, UnicodeDecodeError) as error:
         raise SettingError(
-            f"{said} cannot be read: {error}; give the path of a file of limits, or of one to write",
+            f"{name} cannot be read: {error}; give the path of a file of limits, or of one to write",
             message_id="limits-file",
         ) from None
 
@@ -199,23 +199,28 @@ class TestLimits:
     def judged(self, result: Result, crowded: str | None) -> Result:
         """Return the result with the verdicts on its limits; without any while limits are being fixed."""
         run = self.run
-        *_, (key, _) = keyed((self.nodeid, one) for one in (*self.before, replace(result, route=self.route)))
+        *_, (key, _) = keyed(
+            (self.nodeid, each_result) for each_result in (*self.before, replace(result, route=self.route))
+        )
         packages = installed(result)
         if run.recount or "fix" in run.modes:
             return replace(result, recorded=Recorded(None, packages=packages))
         here = surroundings(result.loop)
         section = chosen(run.file.sections, here)
-        limits = {place: one for place, one in run.file.limits.items() if place[:3] == (section, *key)}
-        found = tuple(self._with_new(one, here, key, result) for one in judged(result, limits, run.processor, crowded))
+        limits = {place: limit for place, limit in run.file.limits.items() if place[:3] == (section, *key)}
+        judged_limits = tuple(
+            self._with_new(judged_limit, here, key, result)
+            for judged_limit in judged(result, limits, run.processor, crowded)
+        )
         missing = None if "create" in run.modes else self._missing(result, section, here, limits)
         recorded = Recorded(
             section,
-            found,
+            judged_limits,
             missing,
             run.required,
             packages,
             tuple(changed(section, run.file.packages_of(section), here, packages)) if section else (),
-            run.command(self.nodeid, raises=any(one.verdict == "fail" for one in found)),
+            run.command(self.nodeid, raises=any(judged_limit.verdict == "fail" for judged_limit in judged_limits)),
         )
         return with_recorded(result, recorded)
 
@@ -258,13 +263,13 @@ def rechecked(config: pytest.Config, nodeid: str, results: Sequence[Result]) -> 
     counted again for a count of a layer that was the same for an earlier test.
     """
     same = config.stash.setdefault(SAME_COUNTS, set())
-    found, certain = [*results], set[tuple[str, Quantity, float]]()
+    rejudged, certain = [*results], set[tuple[str, Quantity, float]]()
     run = config.stash[LIMITS]
     ranges = {place[1:5] for place, limit in run.file.limits.items() if limit.low is not None} if run else set()
     for seed in SEEDS[:RECHECKS]:
         # An undecided limit fails no test by itself: one process is enough.
         verdicts: tuple[Verdict, ...] = ("fail", "undecided") if seed == SEEDS[0] else ("fail",)
-        broken = {one for result in found for one in _broken(result, verdicts)}
+        broken = {count for result in rejudged for count in _broken(result, verdicts)}
         if not broken - certain or broken & same or faked():
             break
         try:
@@ -273,20 +278,20 @@ def rechecked(config: pytest.Config, nodeid: str, results: Sequence[Result]) -> 
             break
         for number, (key, result) in enumerate(keyed((nodeid, result) for result in results)):
             if key in again:
-                exact = [one for one in _broken(result) if (*key, *one[:2]) not in ranges]
-                certain.update(one for one in exact if one in _counts(again[key]))
-                found[number] = judged_in_another(found[number], again[key], seed)
-    same.update(one for one in certain if one[0] not in (OUTSIDE, ENDPOINT, TOTAL))
-    return found
+                exact = [count for count in _broken(result) if (*key, *count[:2]) not in ranges]
+                certain.update(count for count in exact if count in _counts(again[key]))
+                rejudged[number] = judged_in_another(rejudged[number], again[key], seed)
+    same.update(count for count in certain if count[0] not in (OUTSIDE, ENDPOINT, TOTAL))
+    return rejudged
 
 
 def _broken(
     result: Result, verdicts: Collection[Verdict] = ("fail", "undecided")
 ) -> Iterator[tuple[str, Quantity, float]]:
     """Yield the counts that are not within their limits, with these verdicts: row, quantity, count."""
-    for one in filter(is_broken_count, result.recorded.limits if result.recorded else ()):
-        if one.value is not None and one.verdict in verdicts:
-            yield one.row, one.quantity, one.value
+    for limit in filter(is_broken_count, result.recorded.limits if result.recorded else ()):
+        if limit.value is not None and limit.verdict in verdicts:
+            yield limit.row, limit.quantity, limit.value
 
 
 def _counts(result: Result) -> set[tuple[str, str, float]]:
@@ -300,11 +305,11 @@ def _counts(result: Result) -> set[tuple[str, str, float]]:
 
 def installed(result: Result) -> dict[str, str]:
     """Return the versions of the distributions that layers of the stack come from."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for name in {report.layer.origin.distribution for report in result.layers if report.layer.origin}:
         if name is not None and (version := _version(name)) is not None:
-            found[name] = version
-    return dict(sorted(found.items()))
+            versions[name] = version
+    return dict(sorted(versions.items()))
 
 
 def _version(distribution: str) -> str | None:
@@ -375,7 +380,7 @@ class Collected:
         parts = {self._file_of(argument) for argument in named}
         if self.config.getoption("mw_budget_request") is not None:
             parts.add("mw-budget")
-        return {one for one in recorded - self.tests if self._is_whole(one.partition("::")[0], parts)}
+        return {nodeid for nodeid in recorded - self.tests if self._is_whole(nodeid.partition("::")[0], parts)}
 
     def _is_whole(self, file: str, parts: set[str]) -> bool:
         if file in parts:

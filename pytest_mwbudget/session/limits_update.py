@@ -67,10 +67,10 @@ def finish(
     outcome, run = Outcome(), config.stash[LIMITS]
     if run is None or run.recount:
         return outcome
-    found = [(key, result) for key, result in keyed(measured) if result.recorded is not None]
-    _say_what_changed(run, found, outcome)
-    passed = [(key, result) for key, result in found if key.nodeid not in unfinished]
-    left_out = {key.nodeid for key, _ in found} & set(unfinished)
+    requests = [(key, result) for key, result in keyed(measured) if result.recorded is not None]
+    _say_what_changed(run, requests, outcome)
+    passed = [(key, result) for key, result in requests if key.nodeid not in unfinished]
+    left_out = {key.nodeid for key, _ in requests} & set(unfinished)
     kept = [(surroundings(result.loop).section, key, result) for key, result in passed if _is_kept(result)]
     remember(config, kept, {place.nodeid for place in run.file.limits} | {key.nodeid for key, _ in passed})
     ending = _Ending(config, run, passed, left_out, outcome, partly)
@@ -89,8 +89,8 @@ def _is_kept(result: Result) -> bool:
     return result.recorded is not None and not result.recorded.broken
 
 
-def _say_what_changed(run: RunLimits, found: Sequence[tuple[RequestKey, Result]], outcome: Outcome) -> None:
-    changed = dict.fromkeys(one for _, result in found if result.recorded for one in result.recorded.changed)
+def _say_what_changed(run: RunLimits, requests: Sequence[tuple[RequestKey, Result]], outcome: Outcome) -> None:
+    changed = dict.fromkeys(change for _, result in requests if result.recorded for change in result.recorded.changed)
     if changed:
         outcome.say(
             tagged(
@@ -194,23 +194,24 @@ class _Ending:
     def _confirm(self, rules: Rules) -> None:
         """Take the counts of other processes, too. Counts that cannot be confirmed are not written."""
         name = self.run.name
-        first = {key: [one] for found in self.measured.values() for key, one in found.items()}
+        first = {key: [costs] for measured in self.measured.values() for key, costs in measured.items()}
         evidence = self.evidence = Evidence(self.config, self.run.quantities, first)
         try:
             written = evidence.collect(lambda joined: self._written_of(joined, rules), self._progress)
         except RecountError as error:
             self.outcome.refuse(f"{name}: no count is written, because counting in another process failed: {error}")
             self.measured = {
-                here: {key: one.without_counts() for key, one in found.items()} for here, found in self.measured.items()
+                here: {key: costs.without_counts() for key, costs in measured.items()}
+                for here, measured in self.measured.items()
             }
             return
         for key, here in evidence.surroundings.items():
             if key.nodeid in written:
                 self.measured.setdefault(here, {}).setdefault(key, evidence.joined(key))
         unconfirmed = evidence.unconfirmed(written)
-        for found in self.measured.values():
-            found.update({key: evidence.joined(key) for key in found})
-            found.update({key: found[key].without_counts() for key in unconfirmed if key in found})
+        for measured in self.measured.values():
+            measured.update({key: evidence.joined(key) for key in measured})
+            measured.update({key: measured[key].without_counts() for key in unconfirmed if key in measured})
         for key in unconfirmed:
             self.outcome.refuse(f"{name}: no count is written of {', '.join(key)}: another process did not count it")
         for test, why in evidence.not_alone.items():
@@ -218,8 +219,8 @@ class _Ending:
 
     def _written_of(self, joined: Mapping[RequestKey, Measured], rules: Rules) -> set[str]:
         """Return the tests of which an update by these costs would write a count."""
-        measured = {here: {key: joined[key] for key in found} for here, found in self.measured.items()}
-        return set().union(*(one.of_counts for one in self._updated(self.run.file, rules, measured)))
+        measured = {here: {key: joined[key] for key in by_key} for here, by_key in self.measured.items()}
+        return set().union(*(update.of_counts for update in self._updated(self.run.file, rules, measured)))
 
     def _progress(self, text: str) -> None:
         terminal = self.config.pluginmanager.get_plugin("terminalreporter")
@@ -231,9 +232,11 @@ class _Ending:
 
     def _report(self, updates: Sequence[Update], *, written: bool) -> None:
         name = self.run.name
-        changes = [change for one in updates for change in one.changes]
-        refused = [one for update in updates for one in update.refused]
-        broken = [] if "fix" in self.run.modes else [one for update in updates for one in update.broken]
+        changes = [change for update in updates for change in update.changes]
+        refused = [refusal for update in updates for refusal in update.refused]
+        broken = (
+            [] if "fix" in self.run.modes else [broken_limit for update in updates for broken_limit in update.broken]
+        )
         numbers = Counter(change.kind for change in changes)
         if numbers:
             self.outcome.say(f"{name}: {', '.join(f'{number} {kind}' for kind, number in numbers.items())}", "green")
@@ -252,34 +255,36 @@ class _Ending:
         if broken:
             command = self.run.command(raises=True)
             self.outcome.say(f"{name}: other processes exceed limits that this run keeps; to raise them: {command}")
-            for line in self._listed([_broken_line(one) for one in broken]):
+            for line in self._listed([_broken_line(broken_limit) for broken_limit in broken]):
                 self.outcome.say(f"  {line}")
-        for one in refused:
-            value, limit = (amount(one.place.quantity, figure) for figure in (one.cost, one.limit))
+        for refusal in refused:
+            value, limit = (amount(refusal.place.quantity, figure) for figure in (refusal.cost, refusal.limit))
             self.outcome.refuse(
-                f"{name}: not raised: {_where(one.place)}: {value}, limit {limit}: its budget is {one.ceiling:g}, and"
-                " no limit is raised above a budget; lower the cost, or raise the budget"
+                f"{name}: not raised: {_where(refusal.place)}: {value}, limit {limit}: its budget is"
+                f" {refusal.ceiling:g}, and no limit is raised above a budget; lower the cost, or raise the budget"
             )
 
     def _report_alone(self, written: Collection[Place]) -> None:
         """Say which limits are of a test alone, or of a test after other tests, because the counts differ."""
         places = {place[1:5] for place in written}
-        differ = [one for one in self.evidence.differ_alone() if (*one.key, one.row, one.quantity) in places]
+        differ = [count for count in self.evidence.differ_alone() if (*count.key, count.row, count.quantity) in places]
         if differ:
             self.outcome.say(f"{self.run.name}: some counts differ if the test runs alone; the higher one is the limit")
-        for line in self._listed([_alone_line(one) for one in differ]):
+        for line in self._listed([_alone_line(count) for count in differ]):
             self.outcome.say(f"  {line}")
 
 
-def _broken_line(one: Broken) -> str:
-    low, high, most = (amount(one.place.quantity, end) for end in (one.cost.low, one.cost.high, one.limit.most))
-    value = high if low == high else f"{one.cost.low:g} to {high}"
-    return f"{_where(one.place)}: {value}, limit {most}"
+def _broken_line(broken: Broken) -> str:
+    low, high, most = (
+        amount(broken.place.quantity, end) for end in (broken.cost.low, broken.cost.high, broken.limit.most)
+    )
+    value = high if low == high else f"{broken.cost.low:g} to {high}"
+    return f"{_where(broken.place)}: {value}, limit {most}"
 
 
-def _alone_line(one: DiffersAlone) -> str:
-    alone, after_others = (amount(one.quantity, figure) for figure in (one.alone, one.after_others))
-    return f"{', '.join((*one.key, one.row))}: {alone} alone, {after_others} after other tests"
+def _alone_line(count: DiffersAlone) -> str:
+    alone, after_others = (amount(count.quantity, figure) for figure in (count.alone, count.after_others))
+    return f"{', '.join((*count.key, count.row))}: {alone} alone, {after_others} after other tests"
 
 
 def _where(place: Place) -> str:

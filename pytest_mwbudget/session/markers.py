@@ -63,9 +63,9 @@ def _of_collector(node: Any) -> list[pytest.Mark]:
 def _listed(pytestmark: object) -> Sequence[object]:
     """List the markers of a `pytestmark`, which is a marker or a list of them; class decorators are in it too."""
     several = pytestmark if isinstance(pytestmark, (list, tuple)) else (pytestmark,)
-    return [getattr(one, "mark", one) for one in several]
+    return [getattr(marker, "mark", marker) for marker in several]
 
 
 def _among(marker: pytest.Mark, markers: Sequence[object]) -> bool:
     """Whether the marker is in `markers` by identity."""
-    return any(marker is one for one in markers)
+    return any(marker is member for member in markers)

@@ -76,10 +76,10 @@ class OneSide:
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Note with each result how fast the machine was meanwhile."""
         report = yield
-        timed = [one for one in getattr(report, "mw_budget", ()) if one["seconds"] is not None]
+        timed = [measurement for measurement in getattr(report, "mw_budget", ()) if measurement["seconds"] is not None]
         # What was interrupted has a speed and no result; the latest speeds are those of the results.
-        for one, reference_ns in zip(reversed(timed), reversed(self.machine.fresh_ns), strict=False):
-            one["reference_ns"] = reference_ns
+        for measurement, reference_ns in zip(reversed(timed), reversed(self.machine.fresh_ns), strict=False):
+            measurement["reference_ns"] = reference_ns
         if timed:
             self.machine.fresh_ns.clear()
         return report
@@ -99,7 +99,7 @@ class OneSide:
         """Write what this process tells."""
         proof = self.worktree.proof()
         paths = [self._in_worktree(config.rootpath / path) for path in config.getini("testpaths")]
-        told = Told(
+        account = Told(
             proof.own,
             proof.elsewhere,
             self.failed,
@@ -107,7 +107,7 @@ class OneSide:
             list(config.getini("python_files")),
             [path for path in paths if path is not None],
         )
-        told.write(Path(self.order.out) / f"told-{os.getpid()}.json")
+        account.write(Path(self.order.out) / f"told-{os.getpid()}.json")
 
     def _in_worktree(self, path: Path) -> str | None:
         """Return the path relative to the worktree; None for the worktree itself, which holds the app too."""

@@ -89,14 +89,14 @@ class OwnRequests(MeasuredRequests):
 
     def budgets_of(self, result: Result) -> Budgets:
         """Return the budgets by which a result was judged."""
-        return Budgets() if any(result is one for one in self._unjudged) else self.settings.budgets
+        return Budgets() if any(result is unjudged for unjudged in self._unjudged) else self.settings.budgets
 
     def why_none_judged(self) -> str | None:
         """Say that the test called an app and none of its requests was judged; None if one was."""
         if not self.tried or len(self.results) > len(self._unjudged):
             return None
-        whys = [f"{one.request}: {one.reason}" for one in self.left_out]
-        whys += [f"{one.request}: {_why_unjudged(one.status, self.settings)}" for one in self._unjudged]
+        whys = [f"{left_out.request}: {left_out.reason}" for left_out in self.left_out]
+        whys += [f"{unjudged.request}: {_why_unjudged(unjudged.status, self.settings)}" for unjudged in self._unjudged]
         return tagged(f"none of its requests was judged ({'; '.join(whys)})", "left-out")
 
     def unknown_layer(self) -> str | None:
@@ -108,9 +108,9 @@ class OwnRequests(MeasuredRequests):
     # ---- what the recorder calls ------------------------------------------------------------------------------------
 
     def _leave_out(self, request: RequestLine, reason: str) -> None:
-        one = LeftOut(request, reason)
-        if one not in self.left_out:
-            self.left_out.append(one)
+        left_out = LeftOut(request, reason)
+        if left_out not in self.left_out:
+            self.left_out.append(left_out)
 
     async def _measure(self, request: Recorded) -> None:
         line = request.caller.template.line
@@ -176,7 +176,7 @@ class OwnRequests(MeasuredRequests):
         if key in self._known:
             return False
         if self.examples and len(self._known) >= MOST_REQUESTS:
-            if not any(one.reason == NOT_MEASURED for one in self.left_out):
+            if not any(left_out.reason == NOT_MEASURED for left_out in self.left_out):
                 self._leave_out(caller.template.line, NOT_MEASURED)
             return False
         self._known[key] = caller.app
@@ -194,11 +194,11 @@ class OwnRequests(MeasuredRequests):
         budgets = settings.budgets
         missing = set(unmatched_parts(budgets, parts))
         self._unmatched_parts = missing if self._unmatched_parts is None else self._unmatched_parts & missing
-        self._parts += [part for part in parts if part.name not in {one.name for one in self._parts}]
+        self._parts += [part for part in parts if part.name not in {known.name for known in self._parts}]
         budgets = without_parts(budgets, missing)
         names = set(unmatched(budgets, layers))
         self._unmatched = names if self._unmatched is None else self._unmatched & names
-        self._layers += [layer for layer in layers if layer.name not in {one.name for one in self._layers}]
+        self._layers += [layer for layer in layers if layer.name not in {known.name for known in self._layers}]
         return settings.narrowed(without(budgets, names))
 
 

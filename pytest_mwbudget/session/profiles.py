@@ -17,16 +17,16 @@ from ..profiling.sampling import Profiled
 SLUG = 80
 
 
-def check(folder: Path, said: str) -> None:
+def check(folder: Path, option: str) -> None:
     """Check before the tests that files can be written below the directory, and leave nothing behind.
 
-    `said` is the option as the user wrote it. Raises SettingError if nothing can be written there.
+    `option` is the option as the user wrote it. Raises SettingError if nothing can be written there.
     """
     try:
         with TemporaryFile(dir=next(place for place in (folder, *folder.parents) if place.exists())):
             pass
     except OSError as error:
-        raise _unwritable(said, error) from None
+        raise _unwritable(option, error) from None
 
 
 def ready(folder: Path) -> None:
@@ -40,9 +40,9 @@ def ready(folder: Path) -> None:
         raise _unwritable(str(folder), error) from None
 
 
-def _unwritable(said: str, error: OSError) -> SettingError:
+def _unwritable(option_or_path: str, error: OSError) -> SettingError:
     return SettingError(
-        f"{said} cannot be written: {error}; give the path of a directory for flamegraphs", message_id="file"
+        f"{option_or_path} cannot be written: {error}; give the path of a directory for flamegraphs", message_id="file"
     )
 
 

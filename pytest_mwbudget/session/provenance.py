@@ -31,10 +31,10 @@ def _commit(folder: Path) -> Commit | None:
 
     Files that git does not track are no uncommitted changes: a run writes caches and results.
     """
-    found = (git_output(folder, "rev-parse", "--verify", "HEAD", limit_s=GIT_TIMEOUT_S) or "").strip()
-    if _COMMIT.fullmatch(found):
+    head = (git_output(folder, "rev-parse", "--verify", "HEAD", limit_s=GIT_TIMEOUT_S) or "").strip()
+    if _COMMIT.fullmatch(head):
         status = git_output(folder, "status", "--porcelain", "--untracked-files=no", limit_s=GIT_TIMEOUT_S)
-        return Commit(found, None if status is None else bool(status.strip()))
+        return Commit(head, None if status is None else bool(status.strip()))
     named = next((value for name in VARIABLES if _COMMIT.fullmatch(value := os.environ.get(name, ""))), None)
     return None if named is None else Commit(named, None)
 
@@ -59,5 +59,5 @@ def _hash_seed() -> str:
     """Return the seed of the hashes of strings: a number, or `random` for another one in each process."""
     if not sys.flags.hash_randomization:
         return "0"
-    said = "" if sys.flags.ignore_environment else os.environ.get("PYTHONHASHSEED", "")
-    return said if said.isdecimal() else "random"
+    seed = "" if sys.flags.ignore_environment else os.environ.get("PYTHONHASHSEED", "")
+    return seed if seed.isdecimal() else "random"

@@ -77,17 +77,17 @@ def _keep(config: pytest.Config, key: str, seen: Seen) -> None:
 def _kept(config: pytest.Config, key: str) -> dict[str, list[Seen]]:
     """Read the last runs by kind of machine, the newest last; entries that no run can have written are left out."""
     cache = _cache(config)
-    found = cache.get(key, None) if cache else None
-    if not isinstance(found, dict):
+    stored = cache.get(key, None) if cache else None
+    if not isinstance(stored, dict):
         return {}
     return {
-        name: [Seen(*run) for run in runs if _is_seen(run)] for name, runs in found.items() if isinstance(runs, list)
+        name: [Seen(*run) for run in runs if _is_seen(run)] for name, runs in stored.items() if isinstance(runs, list)
     }
 
 
 def _is_seen(run: object) -> bool:
     """Whether the entry is a pair of numbers as a run writes it."""
-    if not isinstance(run, list) or len(run) != 2 or not all(isinstance(one, (int, float)) for one in run):
+    if not isinstance(run, list) or len(run) != 2 or not all(isinstance(number, (int, float)) for number in run):
         return False
     best_ns, watched_s = run
     return bool(0 < best_ns < math.inf and 0 <= watched_s < math.inf)

@@ -34,28 +34,28 @@ def misshapen(source: object, error: Exception) -> MwBudgetError:
 def read(source: Path) -> Mapping[str, Any]:
     """Read the document in a file; MwBudgetError if this version cannot read it."""
     try:
-        found = json.loads(source.read_text(encoding="utf-8"))
+        document = json.loads(source.read_text(encoding="utf-8"))
     except OSError as error:
         raise MwBudgetError(f"{str(source)!r} cannot be read: {error}; {REMEDY}", message_id="file") from None
     except (RecursionError, ValueError) as error:
         raise MwBudgetError(f"{str(source)!r} is not JSON: {error}; {REMEDY}", message_id="file") from None
-    schema = found.get("schema") if isinstance(found, dict) else None
+    schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
         raise MwBudgetError(
             f"{str(source)!r} has the schema {schema!r}, and this version reads {SCHEMA!r}; {REMEDY}, and render it"
             f" with the version of pytest-mwbudget that wrote it",
             message_id="file",
         )
-    return cast("Mapping[str, Any]", found)
+    return cast("Mapping[str, Any]", document)
 
 
-def whole(found: Mapping[str, Any]) -> dict[str, Any]:
+def whole(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the document as this version writes it; raises an error of MISSHAPEN if parts are missing."""
     for part in (run_of, left_out, surveyed, compared):
-        part(found)
-    environment = {key: found["environment"][key] for key in ENVIRONMENT}
-    measurements = [to_json(result, nodeid) for nodeid, result in measured(found)]
-    return cast("dict[str, Any]", encodable({**found, "environment": environment, "measurements": measurements}))
+        part(document)
+    environment = {key: document["environment"][key] for key in ENVIRONMENT}
+    measurements = [to_json(result, nodeid) for nodeid, result in measured(document)]
+    return cast("dict[str, Any]", encodable({**document, "environment": environment, "measurements": measurements}))
 
 
 def together_of(sources: Sequence[Path]) -> tuple[dict[str, Any], Sequence[str]]:
@@ -70,9 +70,9 @@ def together_of(sources: Sequence[Path]) -> tuple[dict[str, Any], Sequence[str]]
 
 
 def _wholly(source: Path) -> dict[str, Any]:
-    found = read(source)
+    document = read(source)
     try:
-        return whole(found)
+        return whole(document)
     except MISSHAPEN as error:
         raise misshapen(source, error) from None
 
@@ -84,29 +84,29 @@ def files_in(source: Path) -> list[Path]:
     """
     if not source.is_dir():
         return [source]
-    found = [path for path in sorted(source.rglob("*.json")) if path.is_file() and _is_result(path)]
-    if not found:
+    files = [path for path in sorted(source.rglob("*.json")) if path.is_file() and _is_result(path)]
+    if not files:
         raise MwBudgetError(
             f"the directory {str(source)!r} has no results; {REMEDY}, or a directory with such files", message_id="file"
         )
-    return found
+    return files
 
 
 def _is_result(path: Path) -> bool:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, RecursionError, ValueError):
         return False
-    return isinstance(found, dict) and str(found.get("schema", "")).startswith(SCHEMA.partition("/")[0])
+    return isinstance(document, dict) and str(document.get("schema", "")).startswith(SCHEMA.partition("/")[0])
 
 
 def stored_runs(source: Path, name: str | None = None) -> list[StoredRun]:
     """Read the runs in a file or a directory. `name` is that of a saved run, else files have their paths."""
     runs = []
     for path in files_in(source):
-        found = read(path)
+        document = read(path)
         try:
-            runs.append(StoredRun(name or str(path), run_of(found), measured(found)))
+            runs.append(StoredRun(name or str(path), run_of(document), measured(document)))
         except MISSHAPEN as error:
             raise misshapen(path, error) from None
     return runs
@@ -115,34 +115,34 @@ def stored_runs(source: Path, name: str | None = None) -> list[StoredRun]:
 # ---- saved runs ----------------------------------------------------------------------------------------------------
 
 
-def saved_file(folder: Path, name: str, said: str) -> Path:
+def saved_file(folder: Path, name: str, option: str) -> Path:
     """Return the file of a saved run below the directory of the plugin; SettingError if the name cannot be used."""
     if not NAME.fullmatch(name):
         raise SettingError(
-            f"{said} is not a name; use letters, digits, '.', '_', '+' and '-', for example main or v1.2,"
+            f"{option} is not a name; use letters, digits, '.', '_', '+' and '-', for example main or v1.2,"
             " and --mw-budget-json=PATH for a file elsewhere"
         )
     return folder / SAVED / f"{name}.json"
 
 
-def located(said: str, folder: Path, here: Path, option: str) -> tuple[Path, str]:
+def located(name_or_path: str, folder: Path, here: Path, option: str) -> tuple[Path, str]:
     """Return the file or directory of `NAME|PATH`, and how to call it: a saved name wins over a path.
 
     `folder` is the plugin's directory, `here` the working directory, `option` what the user wrote. Raises SettingError
     with the saved names if there is neither.
     """
-    if NAME.fullmatch(said):
-        saved = saved_file(folder, said, option)
+    if NAME.fullmatch(name_or_path):
+        saved = saved_file(folder, name_or_path, option)
         if saved.is_file():
-            return saved, said
-    path = here / said
+            return saved, name_or_path
+    path = here / name_or_path
     if path.exists():
-        return path, said
+        return path, name_or_path
     names = saved_names(folder)
     have = f"The names are: {', '.join(names)}" if names else "No run is saved there; --mw-budget-save=NAME saves one"
     raise SettingError(
-        f"{option} is neither a run saved in {str(folder / SAVED)!r} nor a file or directory.{near_miss(said, names)}"
-        f" {have}",
+        f"{option} is neither a run saved in {str(folder / SAVED)!r} nor a file or directory."
+        f"{near_miss(name_or_path, names)} {have}",
         message_id="file",
     )
 

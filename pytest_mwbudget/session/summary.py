@@ -51,17 +51,17 @@ def _baseline(config: pytest.Config) -> Baseline | None:
 def _files(config: pytest.Config) -> Iterator[tuple[Output, Path]]:
     files: dict[str, Path] = {}
     for output in (JSON, SAVE, HISTORY, *RENDERED):
-        said = config.getoption(f"--mw-budget-{output.name}")
-        if said is None:
+        value = config.getoption(f"--mw-budget-{output.name}")
+        if value is None:
             continue
-        option = f"--mw-budget-{output.name}={said!r}"
+        option = f"--mw-budget-{output.name}={value!r}"
         if not enforced(config):
             raise SettingError(f"{option} has nothing to write without measuring; add --mw-budget", message_id="file")
-        files[option] = config.invocation_params.dir / said
+        files[option] = config.invocation_params.dir / value
         if output is SAVE:
             from .stored import saved_file
 
-            files[option] = saved_file(plugin_folder(config), said, option)
+            files[option] = saved_file(plugin_folder(config), value, option)
         check_distinct(files)
         output.check(files[option], option)
         yield output, files[option]
@@ -122,7 +122,9 @@ class Summary:
         ]
         self.requests += fresh
         # An attempt that is repeated leaves out the same requests again.
-        self.left_out += [one for one in getattr(report, "mw_budget_left_out", ()) if one not in self.left_out]
+        self.left_out += [
+            left_out for left_out in getattr(report, "mw_budget_left_out", ()) if left_out not in self.left_out
+        ]
         attempt.requests += fresh
         attempt.repeated = attempt.repeated or report.outcome not in OUTCOMES
         if report.outcome != "passed" and report.outcome in OUTCOMES:
@@ -131,9 +133,9 @@ class Summary:
         if report.when != "setup" and report.failed and not hasattr(report, "wasxfail"):
             self.failed.add(report.nodeid)
             style = self.config.getoption("tbstyle", "auto")  # an option of the terminal plugin, which can be off
-            told = getattr(report, "mw_budget_told", ()) if style not in WITHOUT_FAILURES else ()
+            shown = getattr(report, "mw_budget_told", ()) if style not in WITHOUT_FAILURES else ()
             for number, request in enumerate(attempt.requests):
-                request.told = request.told or number in told
+                request.told = request.told or number in shown
 
     def _lasting(self) -> list[Request]:
         """Return the requests of attempts that were not repeated."""
@@ -191,8 +193,8 @@ class Summary:
         from ..report.json import from_json
         from .limits_update import finish
 
-        measured = [(one["nodeid"], from_json(one)) for one in measurements]
-        self.limits = finish(self.config, measured, self.unfinished, {one["nodeid"] for one in self.left_out})
+        measured = [(measurement["nodeid"], from_json(measurement)) for measurement in measurements]
+        self.limits = finish(self.config, measured, self.unfinished, {left_out["nodeid"] for left_out in self.left_out})
         if self.limits.failed:
             _fail(session)
 
@@ -289,8 +291,8 @@ class Summary:
         if since is not None:
             terminalreporter.write_sep("=", "mw-budget compare")
             # The table of a failure was made before anything was compared.
-            told = [request.measurement for request in self._lasting() if request.told]
-            measured = [(measurement["nodeid"], from_json(measurement)) for measurement in told]
+            shown = [request.measurement for request in self._lasting() if request.told]
+            measured = [(measurement["nodeid"], from_json(measurement)) for measurement in shown]
             _write(terminalreporter, compared_run(since, measured, self.config.get_terminal_writer().fullwidth))
 
     def _annotations(self) -> Iterator[str]:

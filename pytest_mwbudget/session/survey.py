@@ -275,9 +275,9 @@ class Survey:
         from ..report.json import left_out_to_json, to_json
 
         self.measurements += [to_json(result, test_id(item)) for result in requests.results]
-        for one in requests.left_out:
-            if self.claims.claim(repr(("left out", str(one.request), one.reason))):
-                self.left_out.append(left_out_to_json(test_id(item), one.request, one.reason))
+        for left_out in requests.left_out:
+            if self.claims.claim(repr(("left out", str(left_out.request), left_out.reason))):
+                self.left_out.append(left_out_to_json(test_id(item), left_out.request, left_out.reason))
         self.unknown_clients.update(requests.unknown_clients)
 
     # ---- workers of pytest-xdist ------------------------------------------------------------------------------------
@@ -303,17 +303,17 @@ class Survey:
         fresh = {
             "measurements": self.measurements,
             "left_out": self.left_out,
-            "repeated": [asdict(one) for one in self.repeated],
+            "repeated": [asdict(test) for test in self.repeated],
             "unknown_clients": sorted(self.unknown_clients),
         }
         self.measurements, self.left_out, self.repeated, self.unknown_clients = [], [], [], set()
-        return {name: found for name, found in fresh.items() if found}
+        return {name: listed for name, listed in fresh.items() if listed}
 
-    def _take(self, told: Told) -> None:
-        self.measurements += told.get("measurements", ())
-        self.left_out += told.get("left_out", ())
-        self.repeated += [RepeatedTest(**one) for one in told.get("repeated", ())]
-        self.unknown_clients.update(told.get("unknown_clients", ()))
+    def _take(self, fresh: Told) -> None:
+        self.measurements += fresh.get("measurements", ())
+        self.left_out += fresh.get("left_out", ())
+        self.repeated += [RepeatedTest(**test) for test in fresh.get("repeated", ())]
+        self.unknown_clients.update(fresh.get("unknown_clients", ()))
 
     def pytest_unconfigure(self) -> None:
         """Remove the folder of the run."""

@@ -35,10 +35,10 @@ class Tracebacks:
         if call.excinfo is not None and self.concerned(item):
             error, traceback = call.excinfo.value, call.excinfo.tb
             BaseException.with_traceback(error, traceback)
-            for one in _chain(error):
-                kept = without_package(one)
-                if kept is not _own(one, "__traceback__"):
-                    BaseException.with_traceback(one, kept)
+            for exception in _chain(error):
+                kept = without_package(exception)
+                if kept is not _own(exception, "__traceback__"):
+                    BaseException.with_traceback(exception, kept)
             kept = _own(error, "__traceback__")
             if kept is not None and kept is not traceback:
                 call.excinfo = pytest.ExceptionInfo.from_exc_info((type(error), error, kept))
@@ -75,11 +75,11 @@ def without_package(error: BaseException) -> TracebackType | None:
         # Frames of event loops and contexts in between do not belong to the test either.
         end = files.index(SERVER, begin) if SERVER in files[begin:] else len(files) - 1
         ours[begin : end + 1] = [True] * (end + 1 - begin)
-    found: TracebackType | None = None
+    kept: TracebackType | None = None
     for mine, (frame, instruction, line) in reversed([*zip(ours, entries, strict=True)]):
         if not mine:
-            found = TracebackType(found, frame, instruction, line)
-    return found or traceback
+            kept = TracebackType(kept, frame, instruction, line)
+    return kept or traceback
 
 
 def _deliberate(error: BaseException, raised_in: FrameType) -> bool:
@@ -99,14 +99,14 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     seen: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting:
-        one = waiting.pop()
-        if one is None or any(one is other for other in seen):
+        exception = waiting.pop()
+        if exception is None or any(exception is other for other in seen):
             continue
-        seen.append(one)
-        waiting += [_own(one, "__cause__"), _own(one, "__context__")]
-        if issubclass(type(one), BaseExceptionGroup):
-            waiting += BaseExceptionGroup.exceptions.__get__(one)
-        yield one
+        seen.append(exception)
+        waiting += [_own(exception, "__cause__"), _own(exception, "__context__")]
+        if issubclass(type(exception), BaseExceptionGroup):
+            waiting += BaseExceptionGroup.exceptions.__get__(exception)
+        yield exception
 
 
 def _own(error: BaseException, name: str) -> Any:

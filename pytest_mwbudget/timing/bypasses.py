@@ -174,7 +174,7 @@ def _trampoline(reader: Reader, targets: Mapping[Key, Target], unpatched: Functi
         cells=mentioned_cells(unpatched.__code__),
         signature=reader.parameters.signature,
         passed=reader.parameters.passed,
-        key=identities[0] if len(identities) == 1 else f"({''.join(f'{one}, ' for one in identities)})",
+        key=identities[0] if len(identities) == 1 else f"({''.join(f'{expression}, ' for expression in identities)})",
         asgi=f"{scope}, {receive}, {send}",
         identity=_IDENTITY,
         find=_FIND,

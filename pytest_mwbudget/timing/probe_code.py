@@ -90,17 +90,17 @@ def probe_trampoline(
         arguments = f"({''.join(f'{name}, ' for name in telling)}), {last}"
     else:
         return detour(original, search.entering(reader, probe, targets, unpatched))
-    told = reader.told if isinstance(reader, FrameworkReader) else None
-    identities = [f"_identity_({name if told is None else f'_told_({name})'})" for name in telling]
+    teller = reader.told if isinstance(reader, FrameworkReader) else None
+    identities = [f"_identity_({name if teller is None else f'_told_({name})'})" for name in telling]
     source = _SHAPE.format(
         cells=mentioned_cells(original),
         signature=reader.parameters.signature,
         passed=reader.parameters.passed,
-        key=identities[0] if len(identities) == 1 else f"({''.join(f'{one}, ' for one in identities)})",
+        key=identities[0] if len(identities) == 1 else f"({''.join(f'{expression}, ' for expression in identities)})",
         arguments=arguments,
         identity=_IDENTITY,
         find=_FIND,
-        told="" if told is None else f"\n        _told_ = {_TOLD!r}",
+        told="" if teller is None else f"\n        _told_ = {_TOLD!r}",
         log="" if inside is None else f"\n        _log_ = {_LOG!r}\n        _owners_ = {_OWNERS!r}",
         outside="" if inside is None else " or _log_[-2] not in _owners_",
         unpatched=_UNPATCHED,
@@ -108,7 +108,7 @@ def probe_trampoline(
         probe=_PROBE,
     )
     stand_ins: dict[object, object] = {_IDENTITY: identity, _FIND: targets.get, _UNPATCHED: unpatched, _PROBE: probe}
-    stand_ins |= {_ENTER: search.entered.append, _TOLD: told, _LOG: search.log, _OWNERS: inside}
+    stand_ins |= {_ENTER: search.entered.append, _TOLD: teller, _LOG: search.log, _OWNERS: inside}
     return trampoline(original, source, stand_ins)
 
 

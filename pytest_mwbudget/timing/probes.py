@@ -132,7 +132,7 @@ class Probes:
         site = self._sites.get(id(function))
         if site is None:
             probed = map(self.stack.entries.__getitem__, self.probed)
-            is_part = any(one.is_part for one in probed if one.function is function)
+            is_part = any(probed_entry.is_part for probed_entry in probed if probed_entry.function is function)
             site = self._sites[id(function)] = _Site(function, twin(function, function.__code__), entry.reader, is_part)
             site.code = probe_trampoline(
                 site.reader, self._probe(site), site.targets, site.twin, self._search, self._inside_of(site)

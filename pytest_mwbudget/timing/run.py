@@ -152,7 +152,7 @@ class Timing:
         self.schedule = environment.schedule
         # The budgets of rows that are no layers, without those of rows that have no time: no request would judge these.
         frames = settings.budgets.frames
-        self.frames = {one: us for one, us in frames.items() if one != "endpoint" or stack.endpoint is not None}
+        self.frames = {frame: us for frame, us in frames.items() if frame != "endpoint" or stack.endpoint is not None}
         if pace.mixed is not None:
             self.frames.pop("total", None)  # its requests have no probes and cannot be told apart
         self.caller = caller
@@ -189,7 +189,7 @@ class Timing:
             self.environment.hop if self.hops else None,
             by_message=pace.streamed and self._reads_messages,
         )
-        percentiles_us = [us for one in self.layers for quantity, us in one.bounds.items() if quantity in TAILS]
+        percentiles_us = [us for layer in self.layers for quantity, us in layer.bounds.items() if quantity in TAILS]
         if percentiles_us:
             sampler.pieces = Pieces.as_long_as(percentiles_us, pace.request_ns, self.environment.clock)
         sampler.samples.received = pace.received
@@ -198,7 +198,7 @@ class Timing:
     @property
     def _reads_messages(self) -> bool:
         """Whether a report or a budget reads what a message costs."""
-        bounded = (quantity for one in self.layers for quantity in one.bounds)
+        bounded = (quantity for layer in self.layers for quantity in layer.bounds)
         return self.environment.precise or any(TRAITS[quantity].source == "messages" for quantity in bounded)
 
     def _can_hop(self) -> bool:
@@ -345,7 +345,7 @@ class Timing:
     def _estimated(self) -> Estimates:
         if self.sampler.full_log:
             self.sampler.samples.of_parts = self.sampler.probes.messages_of_parts(self.sampler.full_log)
-        found = estimate(
+        estimates = estimate(
             self.sampler.samples,
             self.stack.entries,
             outside=self.stack.outside,
@@ -357,7 +357,7 @@ class Timing:
             interruptions=self._interruptions(),
             mixed=self.mixed is not None,
         )
-        return with_messages(found, self.sampler.samples, self.stack.entries)
+        return with_messages(estimates, self.sampler.samples, self.stack.entries)
 
     def _interruptions(self) -> Interruptions:
         """Return the interruptions since sampling began."""
@@ -375,11 +375,11 @@ class Timing:
         """Return whether a verdict is undecided, a failure does not count yet, or a row has no interval."""
         # No request tells how long layers in threads hold the event loop.
         telling = [
-            one
-            for key, one in look.judgements.items()
+            judged
+            for key, judged in look.judgements.items()
             if not (look.estimates.in_threads and _source(key) == "occupation") and not _lacks_messages(key, look)
         ]
-        if not look.estimates.bounded or any(one.verdict == "undecided" for one in telling):
+        if not look.estimates.bounded or any(judged.verdict == "undecided" for judged in telling):
             return True
         return bool(look.failed) and (self.seconds < self.patience_s or not look.failed <= self.failed_before)
 
@@ -389,9 +389,9 @@ class Timing:
         endpoint = self.stack.endpoint
         stopped = not self.environment.precise and look.kept and not look.precise
         framework = self.stack.outside and self.stack.entries[0].seam is not None
-        told = self.stack.without_asgi
+        without_asgi = self.stack.without_asgi
         mixed = self.mixed is not None
-        notes = remarks(look, endpoint, stopped=stopped, framework=framework, outside_told=told, mixed=mixed)
+        notes = remarks(look, endpoint, stopped=stopped, framework=framework, outside_told=without_asgi, mixed=mixed)
         turn = self.environment.turn.note
         return Timed(
             layers={row.layer.index: self._report(row, look) for row in look.rows},
@@ -407,9 +407,13 @@ class Timing:
 
     def _frames(self, look: Look) -> dict[Frame, ResultRow]:
         """Return the rows that are no layers, as far as they have a time or a budget."""
-        found, bounds = look.estimates, self.settings.budgets.frames
-        endpoint = None if self.stack.endpoint is None else found.split.get(self.stack.endpoint)
-        times: dict[Frame, Estimate | None] = {"outside": found.outside, "endpoint": endpoint, "total": found.whole}
+        estimates, bounds = look.estimates, self.settings.budgets.frames
+        endpoint = None if self.stack.endpoint is None else estimates.split.get(self.stack.endpoint)
+        times: dict[Frame, Estimate | None] = {
+            "outside": estimates.outside,
+            "endpoint": endpoint,
+            "total": estimates.whole,
+        }
         return {
             frame: ResultRow.of_frame(frame, us, self._judged(frame, bounds[frame], look) if frame in bounds else None)
             for frame, us in times.items()
@@ -440,17 +444,17 @@ class Timing:
 
     def _residue_us(self, look: Look) -> Microseconds:
         """Return the sum of the rows less the whole request, NaN if one of them has no interval."""
-        found = look.estimates
-        endpoint = None if self.stack.endpoint is None else found.split.get(self.stack.endpoint)
-        parts = [row.us for row in look.rows if row.us is not None] + [endpoint or ZERO, found.outside]
-        bounded = all(part.bounded for part in [*parts, found.whole])
-        return math.fsum(part.estimate for part in parts) - found.whole.estimate if bounded else math.nan
+        estimates = look.estimates
+        endpoint = None if self.stack.endpoint is None else estimates.split.get(self.stack.endpoint)
+        parts = [row.us for row in look.rows if row.us is not None] + [endpoint or ZERO, estimates.outside]
+        bounded = all(part.bounded for part in [*parts, estimates.whole])
+        return math.fsum(part.estimate for part in parts) - estimates.whole.estimate if bounded else math.nan
 
 
 def _depends_on(row: Row, look: Look, quantity: Quantity, bound: Microseconds) -> set[Part]:
     """Return the parts that the verdict on a layer's budget depends on; none if no time would bring a verdict."""
-    teller, found = told_by(row, look.rows), look.estimates
-    if teller is None or teller.entry is None or bound <= found.least_us:
+    teller, estimates = told_by(row, look.rows), look.estimates
+    if teller is None or teller.entry is None or bound <= estimates.least_us:
         return set()
     source = TRAITS[quantity].source
     if source == "messages":
@@ -458,7 +462,7 @@ def _depends_on(row: Row, look: Look, quantity: Quantity, bound: Microseconds) -
     if source == "tails":
         return {"split"}
     us = teller.estimate_of(quantity)
-    if us is None and found.in_threads and source == "occupation":
+    if us is None and estimates.in_threads and source == "occupation":
         return set()
     if teller is not row and us is not None and us.low > bound:
         return set()  # a merged layer, whose neighbour alone is over the budget

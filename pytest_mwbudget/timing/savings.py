@@ -108,21 +108,21 @@ class Savings:
         entries = self.timing.stack.entries
         layers = {index: entries[inner_apps[index]].own_task for index in self.layers}
         quick_ns = self.timing.sampler.samples.quick_ns()
-        found = savings(self.rounds, layers, self.request_ns / 1000, quick_ns)
-        return found | {index: Saves(None, why) for index, why in self.why.items()}
+        saved = savings(self.rounds, layers, self.request_ns / 1000, quick_ns)
+        return saved | {index: Saves(None, why) for index, why in self.why.items()}
 
     def _inner_apps(self, layers: Iterable[EntryIndex]) -> dict[EntryIndex, EntryIndex]:
         """Return the layers that requests can be sent past, each with what is called in its place."""
         layers = list(layers)
         why_none = self._why_none(len(layers))
-        found = {}
+        inner_apps = {}
         for index in layers:
             inner = why_none or inner_app(self.timing.stack, index)
             if isinstance(inner, str):
                 self.why[index] = inner
             else:
-                found[index] = inner
-        return found
+                inner_apps[index] = inner
+        return inner_apps
 
     def _why_none(self, layers: int) -> str | None:
         """Return why no request is sent past a layer, None if there is no such reason."""

@@ -26,19 +26,19 @@ async def served(probes: Probes, call: TimedCall, schedule: Schedule, deadline: 
 
     No request skips a layer, and probes stay as they are: their cost is in every request and does not grow.
     """
-    found, ways = Served(), probes.stack.ways()
+    requests, ways = Served(), probes.stack.ways()
     with probes.installed([*probes.probed, *probes.stack.strays]):
         for _ in range(schedule.settle_calls):
             await call(probes.watch)
-        while len(found.spent) < schedule.trend_requests and not deadline.over():
+        while len(requests.spent) < schedule.trend_requests and not deadline.over():
             with garbage_collection_paused():
-                for _ in range(min(schedule.trend_leg, schedule.trend_requests - len(found.spent))):
+                for _ in range(min(schedule.trend_leg, schedule.trend_requests - len(requests.spent))):
                     reference = reference_ns(probes.clock)
                     await call(probes.watch)
                     if ways.follow(probes.entered()):
-                        found.spent.append(spent(probes.read(), probes.owners))
-                        found.reference.append(reference)
+                        requests.spent.append(spent(probes.read(), probes.owners))
+                        requests.reference.append(reference)
                     if deadline.over():
                         break
             gc.collect(0)
-    return found
+    return requests

@@ -76,10 +76,10 @@ class Comparing:
                 if len(self.pairs) < next_look:
                     continue
                 look, next_look = look + 1, max(next_look + 1, int(next_look * LOOK_FACTOR))
-                found = changes(self.pairs, look, self.allowed)
-                self.told(self._progress(found))
-                if not found.open:
-                    return self._compared(found)
+                so_far = changes(self.pairs, look, self.allowed)
+                self.told(self._progress(so_far))
+                if not so_far.open:
+                    return self._compared(so_far)
         except TimeOverError:
             pass
         except KeyboardInterrupt:
@@ -93,10 +93,10 @@ class Comparing:
             )
         return self._compared(changes(self.pairs, look + 1, self.allowed, last=True))
 
-    def _compared(self, found: Changes) -> Changes:
+    def _compared(self, final: Changes) -> Changes:
         """Return the changes. Raises VersusError if there are none to judge: such a gate would always be open."""
-        if any(found.all):
-            return found
+        if any(final.all):
+            return final
         failed = self.ran[self.base.name].told.failed
         why = f": {named([f'{test} ({cause})' for test, cause in failed.items()])}" if failed else ""
         raise VersusError(
@@ -125,40 +125,40 @@ class Comparing:
             self.first(ran.told)
         self.check(side, ran)
 
-    def _progress(self, found: Changes) -> str:
+    def _progress(self, so_far: Changes) -> str:
         what = "limits undecided" if self.allowed else "rows not known well enough"
         left_s = max(0.0, self.end_s - self.clock())
-        return f"{len(self.pairs)} pairs, {len(found.open) + len(found.unknown)} {what}, {left_s:.0f} s left"
+        return f"{len(self.pairs)} pairs, {len(so_far.open) + len(so_far.unknown)} {what}, {left_s:.0f} s left"
 
     def remarks(self) -> list[str]:
         """Say which tests ran or failed on the base only, and on HEAD only."""
         base, head = (self.ran[side.name].told for side in (self.base, self.head))
-        found = [
+        remarks = [
             f"not measured with {side.name}: {named(ran.left_out)}"
             for side in (self.base, self.head)
             if (ran := self.ran[side.name]).left_out
         ]
         if failed := [test for test in base.failed if test not in head.failed]:
-            found.append(
+            remarks.append(
                 f"failed with {self.base.name}, so not compared in full: {named(failed)} ({base.failed[failed[0]]})"
             )
-        for one, other, name in ((base, head, self.base.name), (head, base, self.head.name)):
-            if tests := [test for test in one.tests if test not in other.tests and test not in other.failed]:
-                found.append(f"run with {name} only: {named(tests)}")
-        return found
+        for own, other, name in ((base, head, self.base.name), (head, base, self.head.name)):
+            if tests := [test for test in own.tests if test not in other.tests and test not in other.failed]:
+                remarks.append(f"run with {name} only: {named(tests)}")
+        return remarks
 
 
 def _check_head(ran: Ran) -> None:
-    told = ran.told
-    if told.failed:
+    head = ran.told
+    if head.failed:
         raise VersusError(
-            f"tests fail with HEAD, so its figures may be for another response: {named(list(told.failed))}; correct"
+            f"tests fail with HEAD, so its figures may be for another response: {named(list(head.failed))}; correct"
             " them first. If they pass in your clone, they may need files that git ignores: make these with --prepare"
             f"\n{ran.output}",
             message_id="versus-side",
         )
     if not ran.process.results:
-        reasons = "".join(f"\n{one}" for one in ran.left_out)
+        reasons = "".join(f"\n{reason}" for reason in ran.left_out)
         raise VersusError(
             "HEAD measured no request; mark a test with mw_budget, or give requests after --, for example"
             f" -- --mw-budget-app=myapp.main:app{reasons}\n{ran.output}",

@@ -56,14 +56,14 @@ class Told:
     @classmethod
     def read(cls, folder: Path) -> Told | None:
         """Join what the processes of one run of pytest wrote to a directory; None if there is nothing."""
-        found = [cls(**json.loads(path.read_text(encoding="utf-8"))) for path in sorted(folder.glob("told-*.json"))]
-        if not found:
+        parts = [cls(**json.loads(path.read_text(encoding="utf-8"))) for path in sorted(folder.glob("told-*.json"))]
+        if not parts:
             return None
         return cls(
-            own=sorted({name for one in found for name in one.own}),
-            elsewhere={name: file for one in found for name, file in one.elsewhere.items()},
-            failed={test: cause for one in found for test, cause in one.failed.items()},
-            tests=list(dict.fromkeys(test for one in found for test in one.tests)),
-            patterns=found[0].patterns,
-            paths=found[0].paths,
+            own=sorted({name for part in parts for name in part.own}),
+            elsewhere={name: file for part in parts for name, file in part.elsewhere.items()},
+            failed={test: cause for part in parts for test, cause in part.failed.items()},
+            tests=list(dict.fromkeys(test for part in parts for test in part.tests)),
+            patterns=parts[0].patterns,
+            paths=parts[0].paths,
         )

@@ -23,23 +23,23 @@ class Origin:
         self.arguments = arguments
         self.laid_over: frozenset[str] = frozenset()
 
-    def lay_over(self, told: Told) -> None:
+    def lay_over(self, statement: Told) -> None:
         """Give the base the tests and the configuration of HEAD, after a process of HEAD has told what these are."""
         # A pattern of all modules, such as *.py, is one of the app too.
-        patterns = [pattern for pattern in told.patterns if not fnmatch("__init__.py", pattern)]
-        tests = OfTests(patterns, [*self._directories(told), *self._files()])
+        patterns = [pattern for pattern in statement.patterns if not fnmatch("__init__.py", pattern)]
+        tests = OfTests(patterns, [*self._directories(statement), *self._files()])
         self.laid_over = frozenset(self.worktrees.lay_over(tests))
         self.worktrees.compile(self.worktrees.base)
 
-    def _directories(self, told: Told) -> list[str]:
+    def _directories(self, statement: Told) -> list[str]:
         """Return the directories of tests: another directory of `testpaths` may hold the app, too."""
-        return [path for path in told.paths if "test" in Path(path).name.lower()]
+        return [path for path in statement.paths if "test" in Path(path).name.lower()]
 
     def _files(self) -> list[str]:
         """Return the files that the arguments for pytest name."""
         head, place = self.worktrees.head, self.worktrees.place(self.worktrees.head)
-        found = [place / argument.partition("::")[0] for argument in self.arguments if not argument.startswith("-")]
-        return [path.relative_to(head).as_posix() for path in found if path.is_file() and head in path.parents]
+        paths = [place / argument.partition("::")[0] for argument in self.arguments if not argument.startswith("-")]
+        return [path.relative_to(head).as_posix() for path in paths if path.is_file() and head in path.parents]
 
     def check(self, side: Side, ran: Ran) -> None:
         """Raise VersusError unless the modules of the project, besides the tests, came from the side's worktree."""
@@ -61,9 +61,9 @@ class Origin:
                 message_id="versus-origin",
             )
 
-    def remarks(self, told: Mapping[str, Told]) -> list[str]:
+    def remarks(self, statements: Mapping[str, Told]) -> list[str]:
         """Say that no imported module differs."""
-        names = {name for one in told.values() for name in one.own}
+        names = {name for statement in statements.values() for name in statement.own}
         if any(_content(self.worktrees.base / name) != _content(self.worktrees.head / name) for name in names):
             return []
         return [f"none of the {len(names)} modules of the project that the tests import differs between the sides"]

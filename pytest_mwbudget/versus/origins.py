@@ -56,7 +56,7 @@ class Worktree:
                 self.roots.append(str(mapped))
         here = _real(Path.cwd())
         projects = [here, self.root] if self.root in here.parents else [self.root]
-        self.roots += [str(one / place) for one in projects for place in PLACES if (one / place).is_dir()]
+        self.roots += [str(project / place) for project in projects for place in PLACES if (project / place).is_dir()]
         self.roots = list(dict.fromkeys(self.roots))
         others = [entry for entry in sys.path if entry and self.mapped(entry) is None and entry not in self.roots]
         sys.path[:] = [*self.roots, *others]
@@ -65,7 +65,7 @@ class Worktree:
     def mapped(self, path: str | Path) -> Path | None:
         """Return the path in this worktree for one in the user's clone, None for any other path."""
         real = _real(path)
-        if self.root in (real, *real.parents) or any(one in (real, *real.parents) for one in self._installed):
+        if self.root in (real, *real.parents) or any(folder in (real, *real.parents) for folder in self._installed):
             return None
         return self.root / real.relative_to(self.checkout) if self.checkout in (real, *real.parents) else None
 
@@ -107,7 +107,7 @@ class Finder:
 
         Raises ModuleNotFoundError for a module that only the user's clone has.
         """
-        places = self.worktree.roots if path is None else [one for one in path if self.worktree.holds(one)]
+        places = self.worktree.roots if path is None else [folder for folder in path if self.worktree.holds(folder)]
         spec = PathFinder.find_spec(name, places, target) if places else None
         if spec is not None and spec.origin is not None:
             return spec

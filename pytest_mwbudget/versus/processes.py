@@ -69,14 +69,14 @@ def run(side: Side, time_s: Seconds, seed: int, limit_s: Seconds) -> Ran:
         environment = {name: value for name, value in os.environ.items() if name not in OF_CI}
         environment |= {ORDER: order.text(), "PYTHONHASHSEED": str(seed), "PY_COLORS": "0"}
         status, output = run_to_the_end(command, side.place, environment, limit_s)
-        told = Told.read(Path(folder))
-        if status not in ENDED or told is None:
+        statement = Told.read(Path(folder))
+        if status not in ENDED or statement is None:
             raise VersusError(_why_not(side, status, output), message_id="versus-side")
         try:
             document = json.loads(written.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             raise VersusError(f"pytest wrote no results for {side.name}:\n{output}", message_id="versus-side") from None
-    return Ran(_process(document), told, output, [_left_out(one) for one in document["left_out"]])
+    return Ran(_process(document), statement, output, [_left_out(request) for request in document["left_out"]])
 
 
 def _why_not(side: Side, status: int, output: str) -> str:
@@ -87,9 +87,13 @@ def _why_not(side: Side, status: int, output: str) -> str:
 
 def _process(document: Mapping[str, Any]) -> Process:
     data = document["measurements"]
-    results = [(one["nodeid"], from_json(one)) for one in data]
+    results = [(measurement["nodeid"], from_json(measurement)) for measurement in data]
     keys = [key for key, _ in keyed(results)]
-    speeds = {key: one["reference_ns"] for key, one in zip(keys, data, strict=True) if one.get("reference_ns")}
+    speeds = {
+        key: measurement["reference_ns"]
+        for key, measurement in zip(keys, data, strict=True)
+        if measurement.get("reference_ns")
+    }
     return Process({key: result for key, (_, result) in zip(keys, results, strict=True)}, speeds)
 
 

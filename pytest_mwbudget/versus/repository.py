@@ -55,9 +55,9 @@ class Repository:
         run = self._run(("rev-parse", "--show-toplevel"), None)
         if run.returncode:
             # Such as a clone of another user, which git does not read in a container.
-            said = " ".join(os.fsdecode(run.stderr).split())
+            message = " ".join(os.fsdecode(run.stderr).split())
             raise VersusError(
-                f"{str(place)!r} is not in a git repository that git reads ({said}); run the command in the clone of"
+                f"{str(place)!r} is not in a git repository that git reads ({message}); run the command in the clone of"
                 " your project, or compare two apps with --app-a and --app-b",
                 message_id="versus-base",
             )
@@ -67,8 +67,8 @@ class Repository:
         """Return what a git command prints, without the last newline. Raises VersusError if it fails."""
         run = self._run(arguments, place)
         if run.returncode:
-            said = os.fsdecode(run.stderr).strip()
-            raise VersusError(f"git {arguments[0]} failed: {said}", message_id="versus-base")
+            message = os.fsdecode(run.stderr).strip()
+            raise VersusError(f"git {arguments[0]} failed: {message}", message_id="versus-base")
         return os.fsdecode(run.stdout).rstrip("\n")
 
     def asked(self, *arguments: str) -> str | None:
@@ -101,14 +101,14 @@ class Repository:
         """
         if self.commit("HEAD") is None:
             raise VersusError("there is no commit yet; commit first", message_id="versus-base")
-        found = self._named(revision) if revision else self._merge_base(environment)
-        if found.commit == self.commit("HEAD") and not self.changed():
+        base = self._named(revision) if revision else self._merge_base(environment)
+        if base.commit == self.commit("HEAD") and not self.changed():
             raise VersusError(
-                f"the base {found} is HEAD, and no file is changed: there is nothing to compare; name an older commit,"
+                f"the base {base} is HEAD, and no file is changed: there is nothing to compare; name an older commit,"
                 " for example --base HEAD~1",
                 message_id="versus-base",
             )
-        return found
+        return base
 
     def commit(self, revision: str) -> str | None:
         """Return the full name of a commit, None if it is not known here."""
@@ -125,14 +125,14 @@ class Repository:
 
     def _merge_base(self, environment: Mapping[str, str]) -> Base:
         gitlab = next((name for name in GITLAB_COMMITS if environment.get(name)), None)
-        told = environment[gitlab] if gitlab else None
-        if gitlab and told and (commit := self.commit(told)) is not None:
+        sha = environment[gitlab] if gitlab else None
+        if gitlab and sha and (commit := self.commit(sha)) is not None:
             return Base(commit, gitlab)
         branch = environment.get(GITHUB_BRANCH)
         names = ((f"origin/{branch}", branch) if branch else ()) + MAIN_BRANCHES
         main = next((name for name in names if self.commit(name) is not None), None)
-        if main is None or told:
-            missing = f"the commit {told[:SHORT]} of {gitlab}" if told else f"a main branch ({', '.join(names)})"
+        if main is None or sha:
+            missing = f"the commit {sha[:SHORT]} of {gitlab}" if sha else f"a main branch ({', '.join(names)})"
             remedy = DEEPER if self._is_shallow() else "fetch it, or name the commit with --base"
             raise VersusError(f"{missing} is not known here; {remedy}", message_id="versus-base")
         commit = self.asked("merge-base", "HEAD", main)
@@ -164,23 +164,23 @@ class Repository:
 
     def remarks(self, base: Base) -> list[str]:
         """Say what the worktrees lack, and which dependencies differ although both sides run in one environment."""
-        found = []
+        remarks = []
         names = self.git("diff", "--name-only", "--no-renames", "-z", base.commit, "--").split("\0")
         changed = [name for name in names if name and _lists_dependencies(name)]
         if changed:
-            found.append(
+            remarks.append(
                 f"both sides run with the packages that are installed here, and {', '.join(changed)} changed since the"
                 " base: a difference by other versions of packages does not show"
             )
         modules = self.git("ls-files", "--stage")
         if any(line.startswith("160000 ") for line in modules.splitlines()):
-            found.append(
+            remarks.append(
                 "submodules are empty in both worktrees; fill them with --prepare 'git submodule update --init'"
             )
         attributes = [name for name in self.files(self.root) if PurePosixPath(name).name == ".gitattributes"]
         if any("filter=lfs" in (self.root / name).read_text(errors="replace") for name in attributes):
-            found.append("files of Git LFS are in the worktrees as git checks them out: without git-lfs, as pointers")
-        return found
+            remarks.append("files of Git LFS are in the worktrees as git checks them out: without git-lfs, as pointers")
+        return remarks
 
 
 def is_file(path: Path) -> bool:

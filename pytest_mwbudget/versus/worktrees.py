@@ -39,7 +39,7 @@ class OfTests:
             return True
         if any(part in OF_TESTS for part in path.parts[:-1]):
             return True
-        return any(one == path or one in path.parents for one in map(PurePosixPath, self.paths))
+        return any(test_path == path or test_path in path.parents for test_path in map(PurePosixPath, self.paths))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +93,18 @@ def worktrees(repository: Repository, base: Base) -> Iterator[Worktrees]:
     """Check out the base and HEAD, with the changes that are not committed, and remove both after the block."""
     folder = Path(os.path.realpath(mkdtemp(prefix="mwbudget-versus-")))
     here = Path(os.path.realpath(Path.cwd())).relative_to(os.path.realpath(repository.root))
-    found = Worktrees(repository, folder / "a", folder / "b", here)
+    both = Worktrees(repository, folder / "a", folder / "b", here)
     try:
-        for place, commit in ((found.base, base.commit), (found.head, "HEAD")):
+        for place, commit in ((both.base, base.commit), (both.head, "HEAD")):
             repository.git("worktree", "add", "--detach", "--force", str(place), commit)
-        _take_changes(repository, found.head)
-        for place in (found.base, found.head):
-            found.compile(place)
-        yield found
+        _take_changes(repository, both.head)
+        for place in (both.base, both.head):
+            both.compile(place)
+        yield both
     finally:
         with uninterrupted():
             # Not `git worktree prune`: that would drop every worktree whose directory is not there at the moment.
-            for place in (found.base, found.head):
+            for place in (both.base, both.head):
                 repository.asked("worktree", "remove", "--force", "--force", str(place))
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -108,14 +108,16 @@ def workload(
         routes = routes_of(app)
         wanted, left_out = [Wanted("GET", path) for path in routes.paths], routes.left_out
     common = {**file.headers, **(headers or {})}
-    found = _with_distinct_names(replace(one, options=_with_headers(one.options, common)) for one in wanted)
-    if not found:
+    requests = _with_distinct_names(
+        replace(request, options=_with_headers(request.options, common)) for request in wanted
+    )
+    if not requests:
         reasons = "".join(f"\n{path}: {why}" for path, why in left_out.items())
         raise SettingError(
             "the app has no route that GET can request as it is, or its route table is not known; name the requests,"
             f" for example 'GET /health'{reasons}"
         )
-    return Workload(found, left_out)
+    return Workload(requests, left_out)
 
 
 def _with_headers(options: Mapping[str, Any], headers: Mapping[str, str]) -> Mapping[str, Any]:
@@ -128,14 +130,14 @@ def _with_headers(options: Mapping[str, Any], headers: Mapping[str, str]) -> Map
 
 def _with_distinct_names(requests: Iterable[Wanted]) -> tuple[Wanted, ...]:
     """Leave out repetitions, and number different requests of one name."""
-    found: list[Wanted] = []
+    distinct: list[Wanted] = []
     names: dict[str, int] = {}
-    for one in requests:
-        if one in found:
+    for request in requests:
+        if request in distinct:
             continue
-        number = names[one.name] = names.get(one.name, 0) + 1
-        found.append(one if number == 1 else replace(one, given_name=f"{one.name} ({number})"))
-    return tuple(found)
+        number = names[request.name] = names.get(request.name, 0) + 1
+        distinct.append(request if number == 1 else replace(request, given_name=f"{request.name} ({number})"))
+    return tuple(distinct)
 
 
 def _request(table: Mapping[str, Any], where: str) -> Wanted:
@@ -169,7 +171,7 @@ def _request(table: Mapping[str, Any], where: str) -> Wanted:
 
 
 def _headers(value: object, where: str) -> dict[str, str]:
-    if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
+    if not isinstance(value, dict) or not all(isinstance(header, str) for header in value.values()):
         raise SettingError(
             f"{where} has the headers {value!r}; give texts, for example {{ authorization = 'Bearer t' }}"
         )

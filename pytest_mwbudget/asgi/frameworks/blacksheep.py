@@ -36,8 +36,8 @@ def routes(app: object) -> Iterator[Route]:
     waiting = [read(app, "router")]
     for router in waiting:
         waiting.extend(items(read(router, "_sub_routers")))
-        registered = [items(one) for one in items(read(router, "_registered_routes"))]
-        for method, route in (*(one for one in registered if len(one) == 2), *_by_method(router)):
+        registered = [items(pair) for pair in items(read(router, "_registered_routes"))]
+        for method, route in (*(pair for pair in registered if len(pair) == 2), *_by_method(router)):
             pattern = read(route, "pattern")
             path = pattern.decode() if isinstance(pattern, bytes) else f"{pattern}"
             has_parameters = ":" in path or "*" in path

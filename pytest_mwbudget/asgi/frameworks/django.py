@@ -129,15 +129,15 @@ def routes(app: object) -> Iterator[Route] | None:
 
 
 def _patterns(patterns: Iterable[Any], prefix: str) -> Iterator[Route]:
-    for one in patterns:
-        route = getattr(one.pattern, "_route", None)
-        path = prefix + (route if isinstance(route, str) else _of_regex(str(one.pattern)))
-        if hasattr(one, "url_patterns"):
-            yield from _patterns(one.url_patterns, path)
+    for url_pattern in patterns:
+        route = getattr(url_pattern.pattern, "_route", None)
+        path = prefix + (route if isinstance(route, str) else _of_regex(str(url_pattern.pattern)))
+        if hasattr(url_pattern, "url_patterns"):
+            yield from _patterns(url_pattern.url_patterns, path)
         else:
-            view = getattr(one.callback, "view_class", None)
+            view = getattr(url_pattern.callback, "view_class", None)
             answers = view is None or hasattr(view, "get")
-            yield Route(path, answers, _why_not(path, one.callback))
+            yield Route(path, answers, _why_not(path, url_pattern.callback))
 
 
 def _of_regex(pattern: str) -> str:
@@ -167,11 +167,11 @@ def view_hooks(match: object) -> Iterator[Hook]:
     """Yield the hooks of the view that `resolve_request` has found, and of what Django adapts for each request."""
     view, render = read(match, "func"), _RENDER.function
     layer = FrameworkLayer(read(view, "view_class") or view, (), name=HANDLER)
-    told = _told_by(view, render)
+    key_of = _told_by(view, render)
     yield from hooks_of_call(view, layer)
-    yield from _ADAPTER.hooks(replace(layer, adapts=IN_THREAD), view, told)
+    yield from _ADAPTER.hooks(replace(layer, adapts=IN_THREAD), view, key_of)
     if render is not None:
-        yield from _ADAPTER.hooks(FrameworkLayer(None, (), name=SERIALIZE), render, told)
+        yield from _ADAPTER.hooks(FrameworkLayer(None, (), name=SERIALIZE), render, key_of)
 
 
 def _told_by(view: object, render: object) -> Callable[[Any], object]:
@@ -243,10 +243,10 @@ def _adapted(adapter: object) -> object:
 def _next_link(middleware: object) -> object:
     """Return the link that a middleware passes requests on to, wherever it keeps it; None if that is too far in."""
     waiting, seen = [middleware], {id(middleware)}
-    for one in waiting:
-        if _is_link(one):
-            return one
-        held = (*held_values(one), *items(one), *mapped(one).values())
+    for holder in waiting:
+        if _is_link(holder):
+            return holder
+        held = (*held_values(holder), *items(holder), *mapped(holder).values())
         inside = [each for each in held if id(each) not in seen and not _leads_elsewhere(each)]
         seen.update(map(id, inside))
         waiting += inside[: _MOST_HELD - len(waiting)]
@@ -297,8 +297,8 @@ def _is_method(method: object, middleware: object, name: str) -> bool:
     """Return whether this is the method of a middleware, or its static method or class method."""
     if type(method) is MethodType:
         return method.__self__ is middleware or method.__self__ is type(middleware)
-    found = read(middleware, name)
-    return method is (found.__func__ if type(found) is staticmethod else found)
+    attribute = read(middleware, name)
+    return method is (attribute.__func__ if type(attribute) is staticmethod else attribute)
 
 
 def _why_in_thread(steps: Sequence[_Step], place: int) -> Iterator[str]:

@@ -42,7 +42,9 @@ def routes(app: object) -> Iterator[Route]:
             default = type(responders.get("GET")) is FunctionType
             yield Route(template, "GET" in responders and not default, why_not(template, ()))
     for listed, attribute, what in _BY_PREFIX:
-        prefixes = [read(matcher, attribute) for one in items(read(app, listed)) for matcher in items(one)[:1]]
+        prefixes = [
+            read(matcher, attribute) for registered in items(read(app, listed)) for matcher in items(registered)[:1]
+        ]
         yield from (Route(prefix, why_not=what) for prefix in prefixes if isinstance(prefix, str))
 
 
@@ -57,8 +59,8 @@ def _nodes(app: object) -> Sequence[object]:
 def _prepared(app: object) -> Iterator[object]:
     """Yield the methods of middlewares. Dependent middlewares have pairs of methods, either of which may be missing."""
     for stage in items(read(app, "_middleware")):
-        for one in items(stage):
-            yield from (method for method in items(one) or (one,) if method is not None)
+        for prepared in items(stage):
+            yield from (method for method in items(prepared) or (prepared,) if method is not None)
 
 
 def _is_method(method: object, component: object) -> bool:

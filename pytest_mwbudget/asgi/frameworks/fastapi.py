@@ -68,7 +68,7 @@ def returns(arguments: Mapping[str, object], model: type) -> bool:
     """Return whether the handler returned an instance of a model, or a list, tuple or dict of only such instances."""
     content = arguments.get("response_content")
     inside = [*items(content), *mapped(content).values()]
-    return is_a(content, model) or (bool(inside) and all(is_a(one, model) for one in inside))
+    return is_a(content, model) or (bool(inside) and all(is_a(instance, model) for instance in inside))
 
 
 def validators(model: type) -> Iterator[FunctionType]:

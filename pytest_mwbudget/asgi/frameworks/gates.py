@@ -43,22 +43,22 @@ class Gate:
     @property
     def function(self) -> FunctionType | None:
         """The function, None if the framework does not have it."""
-        found = defined(self.module, *self.path)
-        if type(found) is classmethod:
-            found = found.__func__
-        return found if type(found) is FunctionType else None
+        function = defined(self.module, *self.path)
+        if type(function) is classmethod:
+            function = function.__func__
+        return function if type(function) is FunctionType else None
 
     def hooks(
-        self, layer: FrameworkLayer, instance: object = None, told: Callable[[Any], object] | None = None
+        self, layer: FrameworkLayer, instance: object = None, key_of: Callable[[Any], object] | None = None
     ) -> Iterator[Hook]:
         """Yield the hook of the function, none if the framework does not have it."""
         if (function := self.function) is not None:
-            yield hook(function, instance, layer, told)
+            yield hook(function, instance, layer, key_of)
 
 
-def hook(function: Any, instance: object, layer: FrameworkLayer, told: Callable[[Any], object] | None = None) -> Hook:
+def hook(function: Any, instance: object, layer: FrameworkLayer, key_of: Callable[[Any], object] | None = None) -> Hook:
     """Return the hook of a part."""
-    return Hook(function, instance, layer, INSIDE, told, part=True)
+    return Hook(function, instance, layer, INSIDE, key_of, part=True)
 
 
 def hooks_of_callable(call: object, layer: FrameworkLayer) -> Iterator[Hook]:
@@ -88,11 +88,11 @@ def generator_of(call: object) -> CodeType | None:
 
 def hooks_of_call(call: object, layer: FrameworkLayer) -> Iterator[Hook]:
     """Yield the hook of a callable that a framework calls itself."""
-    one = entered(call)
-    function = next(functions_called(one), None)
+    target = entered(call)
+    function = next(functions_called(target), None)
     if function is not None:
-        instance = one.__self__ if type(one) is MethodType else one
-        yield hook(function, None if is_function(one) else instance, layer)
+        instance = target.__self__ if type(target) is MethodType else target
+        yield hook(function, None if is_function(target) else instance, layer)
 
 
 def in_thread(call: object, layer: FrameworkLayer) -> Iterator[Hook]:

@@ -76,8 +76,8 @@ def _innermost(route_handler: object, name: str) -> object:
     """Return the hook of the handler, or else of its controller, its routers or the app; None without."""
     owner: object = route_handler
     while owner is not None:
-        if (found := read(owner, name)) is not None:
-            return found
+        if (hook := read(owner, name)) is not None:
+            return hook
         owner = read(owner, "owner")
     return None
 

@@ -19,15 +19,15 @@ def read(owner: object, *names: str) -> object:
     Slots and the attributes of classes written in C are read too, properties are not.
     """
     for name in names:
-        found = static(owner, name)
-        if is_a(found, MemberDescriptorType, GetSetDescriptorType):
+        attribute = static(owner, name)
+        if is_a(attribute, MemberDescriptorType, GetSetDescriptorType):
             try:
-                found = found.__get__(owner, type(owner))  # type: ignore[attr-defined]
+                attribute = attribute.__get__(owner, type(owner))  # type: ignore[attr-defined]
             except AttributeError:
                 return None
-        if found is MISSING:
+        if attribute is MISSING:
             return None
-        owner = found
+        owner = attribute
     return owner
 
 
@@ -120,8 +120,8 @@ def distinct(calls: Iterable[object]) -> tuple[object, ...]:
 
     A call that runs no function written in Python is left out.
     """
-    found: dict[tuple[int, ...], object] = {}
+    unique: dict[tuple[int, ...], object] = {}
     for call in filter(runs_python, map(entered, calls)):
         bound = type(call) is MethodType
-        found.setdefault((id(call.__self__), id(call.__func__)) if bound else (id(call),), call)  # type: ignore[attr-defined]
-    return tuple(found.values())
+        unique.setdefault((id(call.__self__), id(call.__func__)) if bound else (id(call),), call)  # type: ignore[attr-defined]
+    return tuple(unique.values())

@@ -22,7 +22,7 @@ def seam(app: object) -> Seam | None:
     """Return the middlewares of the app, its blueprints and routes, in the order in which they see a request."""
     routes = list(_routes(app))
     middlewares = sorted(_middlewares(app, routes), key=_order, reverse=True)
-    layers = layers_of((callee_of(read(one, "func"), app), one) for one in middlewares)
+    layers = layers_of((callee_of(read(middleware, "func"), app), middleware) for middleware in middlewares)
     return Seam(layers, distinct(read(route, "handler") for route in routes)) if layers else None
 
 

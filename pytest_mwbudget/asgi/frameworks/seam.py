@@ -51,13 +51,13 @@ class Seam:
     def hooks(self) -> Iterator[Hook]:
         """Yield the functions that enter the layers and the endpoint; none for what is not written in Python."""
         entering: list[tuple[object, FrameworkLayer | None]] = [
-            (one, layer) for layer in self.layers for one in layer.calls
+            (call, layer) for layer in self.layers for call in layer.calls
         ]
-        for one, layer in [*entering, *((one, None) for one in self.endpoint)]:
-            function = next(functions_called(one), None)
+        for call, layer in [*entering, *((call, None) for call in self.endpoint)]:
+            function = next(functions_called(call), None)
             if function is not None:
-                instance = one.__self__ if type(one) is MethodType else one
-                yield Hook(function, None if is_function(one) else instance, layer, self)
+                instance = call.__self__ if type(call) is MethodType else call
+                yield Hook(function, None if is_function(call) else instance, layer, self)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,15 +87,15 @@ class Hook:
         return "cells", *map(id, map(cell_value, self.function.__closure__ or ()))
 
 
-def keys_of(frame: FrameType, told: Callable[[Any], object] | None = None) -> Iterator[tuple[object, ...]]:
+def keys_of(frame: FrameType, key_of: Callable[[Any], object] | None = None) -> Iterator[tuple[object, ...]]:
     """Yield the keys of the hooks that a frame may enter: by its first argument, and by the function's cells.
 
-    With `told`, what that returns for the first argument takes its place.
+    With `key_of`, what that returns for the first argument takes its place.
     """
     code, values = frame.f_code, frame.f_locals
     if code.co_argcount:
         first = values.get(code.co_varnames[0])
-        yield "instance", id(first if told is None else told(first))
+        yield "instance", id(first if key_of is None else key_of(first))
     elif code.co_flags & CO_VARARGS and (arguments := values.get(code.co_varnames[code.co_kwonlyargcount])):
         yield "instance", id(arguments[0])  # a method in a decorator that takes any arguments
     yield "cells", *(id(values.get(name, MISSING)) for name in code.co_freevars)

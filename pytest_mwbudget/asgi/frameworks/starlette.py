@@ -39,6 +39,6 @@ def handler_hooks(scope: Mapping[str, object]) -> Iterator[Hook]:
     for name in names:
         function = static(endpoint, name)
         layer = FrameworkLayer(function, (), name=HANDLER)
-        if found := list(hooks_of_method(function, layer)):
-            yield from found
+        if hooks := list(hooks_of_method(function, layer)):
+            yield from hooks
             return
