@@ -52,13 +52,13 @@ class _OneWay:
 class _Reading:
     """Requests by message, read with the estimates of the whole request."""
 
-    found: Estimates
+    estimates: Estimates
     samples: Samples
     entries: Sequence[Boundary]
 
     @property
     def _rows(self) -> list[EntryIndex]:
-        return list(self.found.split)
+        return list(self.estimates.split)
 
     def per_message(self, way: Way) -> _OneWay:
         """Estimate what each message takes, in the rows that at least FEWEST_MESSAGES pass; without ends if unknown."""
@@ -74,7 +74,7 @@ class _Reading:
         passed = {index: outer[owner_of(index)] for index in self.samples.probed}
         handed = handovers(self.entries, self.samples.probed, passed, received=way == "received")
         if way == "received":
-            legs.probes.handing = self.found.handing
+            legs.probes.handing = self.estimates.handing
         us = {}
         for index in self._rows:
             if index not in many:
@@ -82,12 +82,12 @@ class _Reading:
             owner, count = owner_of(index), many[index]
             legs.handovers = {owner: handed[owner] / count}
             inside = dict.fromkeys(legs.inside[owner], inner[owner] / count)
-            row = legs.row([owner], legs.probes.halves({index: outer[owner] / count, **inside}), self.found.step)
+            row = legs.row([owner], legs.probes.halves({index: outer[owner] / count, **inside}), self.estimates.step)
             # Null layers do not show what handing over a message costs that is received.
-            unsure_us = 0.0 if way == "sent" else self.found.handing.estimate
+            unsure_us = 0.0 if way == "sent" else self.estimates.handing.estimate
             row = row.widened(unsure_us + self._shared_us(index, row))
             us[index] = PerMessage(count, row)
-        limit_us = detection_limit_of_nulls(legs.probes.readings, self.found.alpha) + method_us(0.0, 0.0)
+        limit_us = detection_limit_of_nulls(legs.probes.readings, self.estimates.alpha) + method_us(0.0, 0.0)
         return _OneWay(us, limit_us, legs.probes.typical_us)
 
     def first_parts(self, sent: _OneWay) -> dict[EntryIndex, Estimate]:
@@ -105,7 +105,7 @@ class _Reading:
                 continue
             owner = owner_of(index)
             probes = legs.probes.halves({index: 1.0, **dict.fromkeys(legs.inside[owner], 1.0)})
-            own = legs.row([owner], probes, self.found.step)
+            own = legs.row([owner], probes, self.estimates.step)
             own = own.widened(self._shared_us(index, own))
             total = independent_sum(own, self._held_back(legs, owner, sent.probe_us))
             if total.bounded:
@@ -120,11 +120,11 @@ class _Reading:
         # A message crosses the probe of a boundary twice, also those probes whose time is in the row itself.
         event_ns = probe_us / US_PER_NS / 2
         held_ns = [first.held_ns[owner] - event_ns * first.crossings[owner] for first in firsts]
-        return interval(held_ns, self.found.alpha)
+        return interval(held_ns, self.estimates.alpha)
 
     def _shared_us(self, index: EntryIndex, row: Estimate) -> Microseconds:
         """Return how much of a task-spawning layer may be task switches of its neighbours."""
-        tasks = index in self.found.shared_us
+        tasks = index in self.estimates.shared_us
         return (SHARED_SHARE - SUSPENDING_SHARE) * abs(row.estimate) if tasks else 0.0
 
     def _typical(self, of: Callable[[MessageTimes], tuple[int, ...]]) -> list[int]:
@@ -143,7 +143,7 @@ class _Reading:
             self.entries,
             self.samples.probed,
             sent,
-            self.found.alpha,
+            self.estimates.alpha,
             0.0,
         )
 

@@ -265,7 +265,7 @@ def judge_all(
 class _Judging:
     """The knowledge of a look that verdicts depend on."""
 
-    found: Estimates
+    estimates: Estimates
     rows: Sequence[Row]
     effort: Effort
     crowded: str | None
@@ -273,7 +273,7 @@ class _Judging:
 
     def frame(self, frame: Frame, bound: Microseconds, endpoint: EntryIndex | None) -> Judged:
         """Judge a row that is no layer."""
-        estimates, waited_us = self.found, 0.0
+        estimates, waited_us = self.estimates, 0.0
         limit_us = estimates.detection_limit_us
         if frame == "total":  # it has no probes and needs no detection limit
             us, slowdown, waited_us, limit_us = estimates.whole, estimates.slowdowns.whole, estimates.waits.whole, 0.0
@@ -300,7 +300,7 @@ class _Judging:
 
     def _row(self, row: Row, quantity: Quantity, us: Estimate, bound: Microseconds) -> Judgement:
         together, by_message = row.bounded.together, TRAITS[quantity].source == "messages"
-        limit_us = self.found.message_limit_us if by_message else self.found.detection_limit_us
+        limit_us = self.estimates.message_limit_us if by_message else self.estimates.detection_limit_us
         judgement = self._figure(us, bound, limit_us, row.slowdown, row.waited_us, grows=row.grows)
         shared = together.bounds.get(quantity) if together else None
         of_all = None
@@ -311,7 +311,7 @@ class _Judging:
     def _without_time(self, row: Row, quantity: Quantity, bound: Microseconds) -> Judgement:
         """Judge a layer without a time of its own. A merged one passes if it passes together with its neighbour."""
         source = TRAITS[quantity].source
-        if source == "occupation" and self.found.in_threads:
+        if source == "occupation" and self.estimates.in_threads:
             unknown = "layers of this app run in threads, so how long it holds the event loop is not known"
             return Judgement("undecided", tagged(f"{unknown}; use a budget of us", "uncountable"))
         if row.layer.merged_with is None and source == "messages":
@@ -332,28 +332,28 @@ class _Judging:
         together = told_by(row, self.rows)
         us = together.estimate_of(quantity) if together else None
         if source == "tails" and together is not None and together.entry is not None:
-            us = percentile(self.found, together.entry, quantity)
+            us = percentile(self.estimates, together.entry, quantity)
         kept = us is not None and together is not None and us.high + _growth_us(together) <= bound
         return Judgement("pass") if kept else _merged(row.layer)
 
     def _percentile(self, row: Row, quantity: Quantity, bound: Microseconds) -> Judged:
         """Judge a percentile of a layer's self time. Only requests that the machine does not explain let it fail."""
-        us = percentile(self.found, row.entry, quantity) if row.entry is not None else None
+        us = percentile(self.estimates, row.entry, quantity) if row.entry is not None else None
         if row.entry is None or us is None:
             judgement = self._without_time(row, quantity, bound)
             return Judged(bound, judgement.verdict, judgement.reason)
-        limit_us = self.found.detection_limit_us
+        limit_us = self.estimates.detection_limit_us
         above_us = fails_above(limit_us, row.slowdown)
-        undetectable = _undetectable(us, bound, limit_us, self.found.least_us, self.time, above_us)
+        undetectable = _undetectable(us, bound, limit_us, self.estimates.least_us, self.time, above_us)
         if undetectable is not None:
             return Judged(bound, undetectable.verdict, undetectable.reason)
         if row.grows and row.us is not None and us.low <= bound < us.high + _growth_us(row):
             return Judged(bound, "undecided", _growth(row.us, bound))
         if us.high > bound and not us.bounded:
-            requests = len(self.found.own_ns[row.entry])
+            requests = len(self.estimates.own_ns[row.entry])
             rate = requests / max(self.effort.seconds, 1e-9)
-            remedy = more_time(needed(self.found, quantity) / rate, time=self.time)
-            few = f"{too_few(self.found, quantity, requests)}: {remedy}"
+            remedy = more_time(needed(self.estimates, quantity) / rate, time=self.time)
+            few = f"{too_few(self.estimates, quantity, requests)}: {remedy}"
             return Judged(bound, "undecided", tagged(few, "too-few-requests"))
         judgement = self._of_percentile(row, row.entry, quantity, us, bound)
         shared = row.bounded.together.bounds.get(quantity) if row.bounded.together else None
@@ -373,9 +373,9 @@ class _Judging:
             )
             return Judgement("undecided", tagged(why, "near-budget"))
         above_us = fails_above(bound, row.slowdown)
-        counts = slow_requests(self.found, entry, quantity, above_us, above_us / (1 + BETWEEN_RUNS))
+        counts = slow_requests(self.estimates, entry, quantity, above_us, above_us / (1 + BETWEEN_RUNS))
         waits = row.occupation is not None and row.occupation.wait_us > 0
-        if waits or entry in self.found.hopping or self.found.in_threads:
+        if waits or entry in self.estimates.hopping or self.estimates.in_threads:
             why = "it waits for threads or for something else, and the machine decides how long a wait takes"
         elif counts.certain:
             return Judgement("undecided", self.crowded) if self.crowded else Judgement("fail")
@@ -404,7 +404,7 @@ class _Judging:
             limit_us=limit_us,
             slowdown=slowdown,
             waited_us=waited_us,
-            least_us=self.found.least_us,
+            least_us=self.estimates.least_us,
             time=self.time,
         )
         if judgement.verdict == "pass" and grows and us.high + GROWS_ON * (us.high - us.low) > bound:
