@@ -11,7 +11,7 @@ from ..errors import tagged
 from ..model.changes import BETTER, CHANGE_WORDS, WORSE, Change, Since
 from ..model.results import Result
 from .changes import about, named, of_rows, sentence, share, signed, span, told
-from .markdown import code, plain
+from .markdown import code, heads, plain, row_of
 from .terminal import MAX_WIDTH, MIN_NAME, Line
 from .text import distinct, figure, printable, wrapped
 
@@ -124,7 +124,6 @@ def _cells(change: Change) -> tuple[str, ...]:
 # A comment on a pull request of GitHub has at most 65,536 characters.
 MAX_COMMENT = 65_000
 HEADS = ("layer", "before µs", "after µs", "change", "interval", "")
-RULER = "|---|--:|--:|--:|--:|---|"
 
 
 def markdown(comparison: Comparison, since: Since, limit: int = MAX_COMMENT) -> str:
@@ -134,7 +133,7 @@ def markdown(comparison: Comparison, since: Since, limit: int = MAX_COMMENT) -> 
     """
     pairs = [(pair, told(pair.changes)) for pair in comparison.pairs]
     head = [f"## mw-budget: {summed(change for _, changes in pairs for change in changes)}"]
-    head += ["\n".join(f"- {plain(printable(message))}" for message in (*since.grown, *since.unjudged, *about(since)))]
+    head += ["\n".join(f"- {plain(message)}" for message in (*since.grown, *since.unjudged, *about(since)))]
     changed = [(pair, changes) for pair, changes in pairs if any(change.changed for change in changes)]
     same = [pair for pair in comparison.pairs if all(pair is not other for other, _ in changed)]
     sections = ["\n".join(_section(pair, changes)) for pair, changes in changed]
@@ -161,13 +160,11 @@ def _section(pair: Pair, changes: Sequence[Change]) -> Iterator[str]:
     yield ""
     times = [change for change in changes if change.quantity == "us" and change.reason is None]
     if times:
-        yield f"| {' | '.join(HEADS)} |"
-        yield RULER
+        yield from heads("lrrrrl", *HEADS)
         for change in times:
             before, after, difference, percent, interval = _cells(change)
             word = f"**{change.word}**" if change.word in WORSE else change.word
-            row = (code(change.row), before, after, f"{difference} {percent}".strip(), interval, word)
-            yield f"| {' | '.join(row)} |"
+            yield row_of(code(change.row), before, after, f"{difference} {percent}".strip(), interval, word)
         yield ""
-    yield from (f"- {plain(printable(row_sentence))}" for row_sentence in of_rows(changes, timed=False))
-    yield from (f"- {plain(printable(reason))}" for reason in reasons(changes))
+    yield from (f"- {plain(row_sentence)}" for row_sentence in of_rows(changes, timed=False))
+    yield from (f"- {plain(reason)}" for reason in reasons(changes))

@@ -19,11 +19,12 @@ from .matrix import Cell, Matrix, matrices
 from .survey import Survey, survey
 from .table import MESSAGES, SAVES, Row
 from .tails import percentiles
-from .text import amount, figure, printable
+from .text import amount, escaped, figure
 from .view import View, view
 
+# The columns of a request's table, and how they are aligned.
 COLUMNS = ("layer", "µs/request", "interval", "budget", "verdict", "objects", "tasks")
-RULER = "|---|--:|--:|--:|---|--:|--:|"
+ALIGNED = "lrrrlrr"
 CHANGE = "change"
 UNKNOWN = "–"
 # Indents a part of the endpoint.
@@ -54,7 +55,7 @@ def render(document: Mapping[str, Any], limit: int | None = None) -> str:
     since = compared(document)
     if since is not None:
         sentences = (*since.grown, *since.unjudged, *about(since))
-        tables.insert(0, "\n".join(f"- {plain(printable(sentence))}" for sentence in sentences))
+        tables.insert(0, "\n".join(f"- {plain(sentence)}" for sentence in sentences))
     if run is not None:
         tables.insert(0, "\n".join(_survey(survey(run, results, left_out(document)))))
     head = _joined([verdicts, *tables]).rstrip("\n")
@@ -91,7 +92,7 @@ def _left_out(number: int, of: int) -> str:
 def _unmeasured(requests: Sequence[tuple[str, RequestLine, str]]) -> str:
     """Say how many requests were not measured, with the reason of the first ones."""
     lines = [
-        f"- {code(nodeid)} {code(str(request))} was not measured: {plain(printable(reason))}"
+        f"- {code(nodeid)} {code(str(request))} was not measured: {plain(reason)}"
         for nodeid, request, reason in requests[:UNMEASURED]
     ]
     if len(requests) > UNMEASURED:
@@ -125,20 +126,18 @@ def _survey(shown: Survey) -> Iterator[str]:
     if shown.layers:
         yield ""
         times = ("µs", "interval", "worst µs", "interval")
-        yield _line(("layer", "from", "routes", *times, "worst on", "objects", "tasks"))
-        yield "|---|---|--:|--:|--:|--:|--:|---|--:|--:|"
+        yield from heads("llrrrrrlrr", "layer", "from", "routes", *times, "worst on", "objects", "tasks")
         for layer in shown.layers:
             worst = "" if layer.worst_route is None else code(shown.routes[layer.worst_route - 1].title)
             figures = [(us.text, us.span) if us else (UNKNOWN, UNKNOWN) for us in (layer.typical, layer.worst)]
             counts = [UNKNOWN if count is None else f"{count:.0f}" for count in (layer.objects, layer.tasks)]
-            yield _line(
-                (code(layer.name), plain(layer.whose), str(layer.routes), *figures[0], *figures[1], worst, *counts)
-            )
+            names = (code(layer.name), plain(layer.whose), str(layer.routes))
+            yield row_of(*names, *figures[0], *figures[1], worst, *counts)
     if run.repeated:
         yield ""
         yield "Tests that failed while the survey recorded them, and passed without:"
         yield ""
-        yield from (f"- {code(test.nodeid)}: {plain(printable(test.cause))}" for test in run.repeated)
+        yield from (f"- {code(test.nodeid)}: {plain(test.cause)}" for test in run.repeated)
 
 
 def _matrix(whole: Matrix) -> Iterator[str]:
@@ -146,11 +145,10 @@ def _matrix(whole: Matrix) -> Iterator[str]:
     shown = whole.first(MOST_ROUTES)
     yield f"**Layers and routes, {whole.quantity.title} per request**"
     yield ""
-    yield _line(["layer", "from", *(code(route.title) for route in shown.routes)])
-    yield f"|---|---|{'--:|' * len(shown.routes)}"
+    yield from heads("ll" + "r" * len(shown.routes), "layer", "from", *(code(route.title) for route in shown.routes))
     for line in shown.lines:
         name = line.name if line.kind == "frame" else code(line.name)
-        yield _line([name, plain(line.whose), *map(_matrix_cell, line.cells)])
+        yield row_of(name, plain(line.whose), *map(_matrix_cell, line.cells))
     if len(shown.routes) < len(whole.routes):
         yield ""
         yield f"These are the costliest {len(shown.routes)} of {len(whole.routes)} routes. The JSON has them all."
@@ -171,21 +169,21 @@ def _section(nodeid: str, shown: View) -> Iterator[str]:
     yield f"### {code(nodeid)} {code(shown.request)}{verdict}"
     yield ""
     further: list[tuple[str, str, Callable[[Row], str]]] = [
-        (column.title, "--:", partial(_with_interval, column=column))
+        ("r", column.title, partial(_with_interval, column=column))
         for column in (SAVES, *MESSAGES)
         if any(column.name in row.figures for row in shown.lines())
     ]
     if any(row.changes for row in shown.rows):
-        further.append((CHANGE, "---", _change))
-    yield _line((*COLUMNS, *(title for title, _, _ in further)))
-    yield RULER + "".join(f"{ruler}|" for _, ruler, _ in further)
+        further.append(("l", CHANGE, _change))
+    aligned = "".join(align for align, _, _ in further)
+    yield from heads(ALIGNED + aligned, *COLUMNS, *(title for _, title, _ in further))
     for row in shown.lines():
-        yield _line((*_cells(row), *(show(row) for _, _, show in further)))
+        yield row_of(*_cells(row), *(show(row) for _, _, show in further))
     yield ""
     if shown.load is not None:
         yield from _load(shown.load)
     yield from _findings(shown)
-    yield from (f"- changed: {plain(printable(sentence))}" for sentence in shown.changed)
+    yield from (f"- changed: {plain(sentence)}" for sentence in shown.changed)
     if shown.accept:
         yield f"- {ACCEPT} {code(shown.accept)}"
     yield from (f"- note: {plain(note)}" for note in shown.notes)
@@ -197,18 +195,13 @@ def _section(nodeid: str, shown: View) -> Iterator[str]:
 
 def _load(load: LoadView) -> Iterator[str]:
     """Yield the table of layers under load, and what the whole app does."""
-    yield _line((load.title, "share of requests/s", "interval", "adds µs", "budget", "verdict", "method"))
-    yield "|---|--:|--:|--:|--:|---|---|"
+    yield from heads("lrrrrll", load.title, "share of requests/s", "interval", "adds µs", "budget", "verdict", "method")
     for row in load.rows:
         verdict = "**fail**" if row.verdict == "fail" else row.verdict or ""
-        yield _line((code(row.name), row.share, row.span, row.added, row.budget, verdict, row.how))
+        yield row_of(code(row.name), row.share, row.span, row.added, row.budget, verdict, row.how)
     yield ""
     sentences = (load.summary, *load.effects, *(f"note: {note}" for note in load.notes), load.effort)
-    yield from (f"- {plain(printable(sentence))}" for sentence in sentences)
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    yield from (f"- {plain(sentence)}" for sentence in sentences)
 
 
 def _cells(row: Row) -> Sequence[str]:
@@ -246,8 +239,8 @@ def _change(row: Row) -> str:
 
 def _findings(shown: View) -> Iterator[str]:
     for finding in shown.findings:
-        yield f"- {plain(printable(finding.sentence))}"
-        yield from (f"  - {plain(printable(item))}" for item in finding.items)
+        yield f"- {plain(finding.sentence)}"
+        yield from (f"  - {plain(item)}" for item in finding.items)
     for row in shown.rows:
         if row.tails is not None and set(TAILS).intersection(row.judged):
             yield f"- {code(row.name)}: {percentiles(row.tails)}"
@@ -278,7 +271,18 @@ def _effort(shown: View) -> str:
     return "; ".join(parts)
 
 
-# ---- text --------------------------------------------------------------------------------------------------------
+# ---- tables and text ---------------------------------------------------------------------------------------------
+
+
+def heads(aligned: str, *titles: str) -> Iterator[str]:
+    """Yield the first two lines of a table. `aligned` has an `l` or an `r` for each column."""
+    yield row_of(*titles)
+    yield f"|{''.join({'l': '---|', 'r': '--:|'}[align] for align in aligned)}"
+
+
+def row_of(*cells: str) -> str:
+    """Return a line of a table."""
+    return f"| {' | '.join(cells)} |"
 
 
 def code(text: str) -> str:
@@ -291,5 +295,5 @@ def code(text: str) -> str:
 
 def plain(text: str) -> str:
     """Put `text` in one line without markup: special characters become numeric character references."""
-    line = " ".join(text.split())
+    line = escaped(" ".join(text.split()))
     return SPECIAL.sub(lambda match: f"&#{ord(match[0])};", line)

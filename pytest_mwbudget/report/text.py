@@ -81,12 +81,17 @@ def amount(quantity: str, value: float) -> str:
     return f"{value:.0f} {singular if value == 1 else plural}"
 
 
-def printable(text: str) -> str:
-    """Put `text` in one printable line: characters that are not printable become escapes.
+def escaped(text: str) -> str:
+    """Put `text` in one line: characters that are not printable become escapes.
 
-    A name of the app could otherwise break the line, change colours, or begin a workflow command of GitHub Actions.
+    A name of the app could otherwise break the line, or change colours.
     """
-    shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def printable(text: str) -> str:
+    """Escape a line of a terminal, so that it begins no workflow command of GitHub Actions either."""
+    shown = escaped(text)
     return f"\\x3a{shown.lstrip()[1:]}" if shown.lstrip().startswith("::") else shown
 
 

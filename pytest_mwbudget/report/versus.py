@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -10,6 +9,7 @@ from itertools import groupby
 from ..comparison.pairs import Change, Changes, RowKey
 from ..model.quantities import TRAITS
 from ..model.request_keys import RequestKey
+from .markdown import code, heads, plain, row_of
 from .terminal import Line
 from .text import distinct, figure, formatted, printable, shortened, wrapped
 
@@ -209,34 +209,28 @@ def _style(change: Change) -> str:
 
 def markdown(comparison: Versus) -> str:
     """Lay the comparison out for a comment on a merge request."""
-    lines = ["### What the change costs per request", "", *(f"- {_plain(line)}" for line in comparison.heading)]
+    lines = [
+        "### What the change costs per request",
+        "",
+        *(f"- {plain(line)}" for line in comparison.heading),
+    ]
     for key, times, counts in comparison.requests():
         if not times and not counts:
             continue
-        lines += ["", f"**{_code(key.request)}** {_code(key.nodeid)}", ""]
+        lines += ["", f"**{code(key.request)}** {code(key.nodeid)}", ""]
         if times:
             before, after = comparison.names
-            lines += [f"| row | {before} µs | {after} µs | change |", "|---|--:|--:|---|"]
+            lines += heads("lrrl", "row", f"{before} µs", f"{after} µs", "change")
         for change in times:
             cells = ["-" if end is None else figure(end) for end in (change.before, change.after)]
-            lines.append(f"| {' | '.join([_code(change.row.name), *cells, _marked(change)])} |")
-        lines += ["", *(f"- {_code(name)}: {', '.join(map(_count, own))}" for name, own in _by_row(counts))]
-    lines += ["", *(f"- {_plain(sentence)}" for sentence in comparison.sentences())]
-    lines += [f"- note: {_plain(remark)}" for remark in (*comparison.one_sided(), *comparison.remarks)]
+            lines.append(row_of(code(change.row.name), *cells, _marked(change)))
+        lines += ["", *(f"- {code(name)}: {', '.join(map(_count, own))}" for name, own in _by_row(counts))]
+    lines += ["", *(f"- {plain(sentence)}" for sentence in comparison.sentences())]
+    lines += [f"- note: {plain(remark)}" for remark in (*comparison.one_sided(), *comparison.remarks)]
     ending = comparison.ending()
-    lines += [] if ending is None else [f"- **{_plain(ending)}**"]
+    lines += [] if ending is None else [f"- **{plain(ending)}**"]
     return "\n".join(lines) + "\n"
 
 
 def _marked(change: Change) -> str:
     return f"**{told(change)}**" if change.verdict == "fail" else told(change)
-
-
-def _code(text: str) -> str:
-    """Return a name as code, which a table can hold."""
-    return f"`{printable(text).replace('`', chr(39)).replace('|', chr(166))}`"
-
-
-def _plain(text: str) -> str:
-    """Return text in which nothing is markup."""
-    return re.sub(r"([\\`*_<>#|\[\]])", r"\\\1", printable(text))
