@@ -14,7 +14,7 @@ from .judged import Verdict as Verdict
 from .judged import worst as worst
 from .load import LayerLoad, Load
 from .messages import Messages
-from .quantities import COUNTED, TAILS, Quantity
+from .quantities import COUNTED, Quantity, from_sources
 from .remedies import BudgetPlace
 from .saves import Saves
 from .stack import ENDPOINT, OUTSIDE, TOTAL, Kind, Layer, RowIndex
@@ -244,7 +244,11 @@ class ResultRow:
             "busy_us": self.occupation.busy if self.occupation else None,
             "us_per_message": self.messages.us_per_message if self.messages else None,
             "first_byte_us": self.messages.first_byte if self.messages else None,
-            **({quantity: getattr(self.tails, quantity) for quantity in TAILS} if self.tails else {}),
+            **(
+                {traits.name: getattr(self.tails, traits.name) for traits in from_sources("tails")}
+                if self.tails
+                else {}
+            ),
             "saves_us": self.saves.us if self.saves else None,
             "rps_share": self.load.share if self.load else None,
             **({quantity: getattr(self.app, quantity) for quantity in ("rps", "p50_ms", "p99_ms")} if self.app else {}),
