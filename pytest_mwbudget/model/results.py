@@ -239,19 +239,17 @@ class ResultRow:
     @property
     def estimates(self) -> dict[str, Estimate]:
         """The known times and, under load, rates, by quantity. Ends of their intervals may be infinite."""
+        tails = from_sources("tails") if self.tails else ()
+        under_load = ("rps", "p50_ms", "p99_ms") if self.app else ()
         figures = {
             "us": self.us,
             "busy_us": self.occupation.busy if self.occupation else None,
             "us_per_message": self.messages.us_per_message if self.messages else None,
             "first_byte_us": self.messages.first_byte if self.messages else None,
-            **(
-                {traits.name: getattr(self.tails, traits.name) for traits in from_sources("tails")}
-                if self.tails
-                else {}
-            ),
+            **{traits.name: getattr(self.tails, traits.name) for traits in tails},
             "saves_us": self.saves.us if self.saves else None,
             "rps_share": self.load.share if self.load else None,
-            **({quantity: getattr(self.app, quantity) for quantity in ("rps", "p50_ms", "p99_ms")} if self.app else {}),
+            **{quantity: getattr(self.app, quantity) for quantity in under_load},
         }
         return {quantity: figure for quantity, figure in figures.items() if figure is not None}
 
