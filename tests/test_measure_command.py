@@ -16,6 +16,7 @@ from pytest_mwbudget.commands import measure
 from pytest_mwbudget.timing.schedule import Schedule
 
 from .apps import FAST, needs
+from .readings import readings
 from .test_report_schema import misfits
 from .test_requests import APP
 
@@ -198,6 +199,7 @@ def test_every_table_is_shown_if_asked_for_and_that_of_a_single_request(
         assert "-v shows" not in out
 
 
+@readings  # a disturbance can lift each layer above the detection limit
 def test_the_remedies_are_those_of_the_command(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("requests.toml").write_text("[[requests]]\nurl = '/health'\nus = 0.001\ntotal_us = 0.001\n")
     assert main(["measure", f"{shop}:app", "--requests", "requests.toml", "--time=5"]) == 1
