@@ -12,7 +12,7 @@ from ..model.estimate import Estimate, Microseconds, Seconds
 from ..model.messages import FEWEST_MESSAGES
 from ..model.quantities import TRAITS, Quantity
 from ..model.remedies import MAX_TIME, TimeOption
-from ..model.results import Effort, Frame, Judged, Range, Verdict
+from ..model.results import Effort, Frame, Judged, Range, ResultRow, Verdict
 from ..model.stack import EntryIndex, Layer, RowIndex
 from .estimates import ENOUGH_REQUESTS, Estimates
 from .rows import Bounded, Row, Together, is_narrow, rows_of, told_by
@@ -273,19 +273,11 @@ class _Judging:
 
     def frame(self, frame: Frame, bound: Microseconds, endpoint: EntryIndex | None) -> Judged:
         """Judge a row that is no layer."""
-        estimates, waited_us = self.estimates, 0.0
-        limit_us = estimates.detection_limit_us
-        if frame == "total":  # it has no probes and needs no detection limit
-            us, slowdown, waited_us, limit_us = estimates.whole, estimates.slowdowns.whole, estimates.waits.whole, 0.0
-        elif frame == "outside":
-            us, slowdown = estimates.outside, estimates.slowdowns.outside
-        else:
-            assert endpoint is not None
-            us, slowdown = estimates.split[endpoint], estimates.slowdowns.split[endpoint]
-            waited_us = estimates.waits.split.get(endpoint, 0.0)
-        grows = (endpoint if frame == "endpoint" else frame) in estimates.growing
-        judgement = self._figure(us, bound, limit_us, slowdown, waited_us, grows=grows)
-        return self._advised(judgement, us, bound, slowdown, waited_us, grows=grows)
+        row = _row_of_frame(self.estimates, frame, bound, endpoint)
+        assert row.us is not None
+        # The whole request has no probes and needs no detection limit.
+        limit_us = 0.0 if frame == "total" else self.estimates.detection_limit_us
+        return self._advised(self._figure(row, row.us, bound, limit_us), row, row.us, bound)
 
     def row(self, row: Row, quantity: Quantity) -> Judged:
         """Judge a budget of a layer."""
@@ -295,18 +287,14 @@ class _Judging:
         if us is None:
             judgement = self._without_time(row, quantity, bound)
             return Judged(bound, judgement.verdict, judgement.reason)
-        judgement = self._row(row, quantity, us, bound)
-        return self._advised(judgement, us, bound, row.slowdown, row.waited_us, row.method_us, grows=row.grows)
+        return self._advised(self._row(row, quantity, us, bound), row, us, bound)
 
     def _row(self, row: Row, quantity: Quantity, us: Estimate, bound: Microseconds) -> Judgement:
         together, by_message = row.bounded.together, TRAITS[quantity].source == "messages"
         limit_us = self.estimates.message_limit_us if by_message else self.estimates.detection_limit_us
-        judgement = self._figure(us, bound, limit_us, row.slowdown, row.waited_us, grows=row.grows)
         shared = together.bounds.get(quantity) if together else None
-        of_all = None
-        if shared is not None:
-            of_all = self._figure(us, shared, limit_us, row.slowdown, row.waited_us, grows=row.grows)
-        return _unless_explained(judgement, together, of_all)
+        of_all = None if shared is None else self._figure(row, us, shared, limit_us)
+        return _unless_explained(self._figure(row, us, bound, limit_us), together, of_all)
 
     def _without_time(self, row: Row, quantity: Quantity, bound: Microseconds) -> Judgement:
         """Judge a layer without a time of its own. A merged one passes if it passes together with its neighbour."""
@@ -388,60 +376,61 @@ class _Judging:
             )
         return Judgement("undecided", tagged(why, "machine-tail"))
 
-    def _figure(
-        self,
-        us: Estimate,
-        bound: Microseconds,
-        limit_us: Microseconds,
-        slowdown: float,
-        waited_us: Microseconds,
-        *,
-        grows: bool,
-    ) -> Judgement:
+    def _figure(self, row: Row, us: Estimate, bound: Microseconds, limit_us: Microseconds) -> Judgement:
         judgement = judge(
             us,
             bound,
             limit_us=limit_us,
-            slowdown=slowdown,
-            waited_us=waited_us,
+            slowdown=row.slowdown,
+            waited_us=row.waited_us,
             least_us=self.estimates.least_us,
             time=self.time,
         )
-        if judgement.verdict == "pass" and grows and us.high + GROWS_ON * (us.high - us.low) > bound:
+        if judgement.verdict == "pass" and row.grows and us.high + GROWS_ON * (us.high - us.low) > bound:
             return Judgement("undecided", _growth(us, bound), time_tells=True)
         return Judgement("undecided", self.crowded) if judgement.verdict == "fail" and self.crowded else judgement
 
-    def _advised(
-        self,
-        judgement: Judgement,
-        us: Estimate,
-        bound: Microseconds,
-        slowdown: float,
-        waited_us: Microseconds,
-        method_us: Microseconds = 0.0,
-        *,
-        grows: bool,
-    ) -> Judged:
-        """Add to the reason how much time a verdict would take. More time narrows no `method_us` of the interval.
+    def _advised(self, judgement: Judgement, row: Row, us: Estimate, bound: Microseconds) -> Judged:
+        """Add to the reason how much time a verdict would take.
 
-        The reason names growth where the time `grows` with the requests served: no amount of time is enough then.
+        The reason names growth where the time grows with the requests served: no amount of time is enough then.
         """
         reason = judgement.reason
         if reason is not None and not us.bounded:
             rate = self.effort.requests / max(self.effort.seconds, 1e-9)
             remedy = more_time(ENOUGH_REQUESTS / max(rate, 1e-9), time=self.time)
             reason = tagged(f"there were too few requests for an interval: {remedy}", "too-few-requests")
-        elif judgement.time_tells and grows:
+        elif judgement.time_tells and row.grows:
             reason = _growth(us, bound)
         elif judgement.time_tells:
-            needed = seconds_needed(
-                us, bound, self.effort.seconds, slowdown=slowdown, waited_us=waited_us, method_us=method_us
+            seconds = seconds_needed(
+                us,
+                bound,
+                self.effort.seconds,
+                slowdown=row.slowdown,
+                waited_us=row.waited_us,
+                method_us=row.method_us,
             )
             remedy = "it is so near its budget that no run would decide: a budget of 1.3 times the figure leaves room"
-            if needed is not None:
-                remedy = more_time(needed, us, self.time)
+            if seconds is not None:
+                remedy = more_time(seconds, us, self.time)
             reason = tagged(f"{reason}; {remedy}", "near-budget")
         return Judged(bound, judgement.verdict, reason)
+
+
+def _row_of_frame(estimates: Estimates, frame: Frame, bound: Microseconds, endpoint: EntryIndex | None) -> Row:
+    """Return the time of a row that is no layer."""
+    bounded = Bounded(None, ResultRow.of_frame(frame).layer, {"us": bound})
+    slowdowns, waits = estimates.slowdowns, estimates.waits
+    if frame == "total":
+        grows = frame in estimates.growing
+        return Row(bounded, estimates.whole, slowdown=slowdowns.whole, waited_us=waits.whole, grows=grows)
+    if frame == "outside":
+        return Row(bounded, estimates.outside, slowdown=slowdowns.outside, grows=frame in estimates.growing)
+    assert endpoint is not None
+    waited_us, grows = waits.split.get(endpoint, 0.0), endpoint in estimates.growing
+    us, slowdown = estimates.split[endpoint], slowdowns.split[endpoint]
+    return Row(bounded, us, slowdown=slowdown, waited_us=waited_us, grows=grows)
 
 
 # ---- advice -----------------------------------------------------------------------------------------------------
