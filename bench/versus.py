@@ -41,7 +41,7 @@ from pytest_mwbudget.model.request_keys import RequestKey
 from pytest_mwbudget.model.results import Count, Counts, Frame, LayerReport, RequestLine, Result, ResultRow
 from pytest_mwbudget.model.stack import Layer
 from pytest_mwbudget.versus.comparing import TIME_S, Comparing
-from pytest_mwbudget.versus.order import Told
+from pytest_mwbudget.versus.order import Statement
 from pytest_mwbudget.versus.processes import Ran, Side, run
 
 RUNS, PROCESSES, SECONDS, DRAWN = 20, 400, 120, 200
@@ -286,7 +286,7 @@ class Drawn:
                 self.waiting[seed] = pair
             reading = self.waiting[seed].pop()
             self.now_s += reading["seconds"]
-            return Ran(as_measured(reading, factor if which is b else 1.0), Told(), "")
+            return Ran(as_measured(reading, factor if which is b else 1.0), Statement(), "")
 
         comparing = Comparing(
             a, b, parsed(LIMIT, "LIMIT"), SECONDS, ignored, ignored, ignored, take, lambda: self.now_s

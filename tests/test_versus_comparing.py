@@ -15,7 +15,7 @@ from pytest_mwbudget.comparison.pairs import Process
 from pytest_mwbudget.errors import VersusError
 from pytest_mwbudget.versus.commands import TimeOverError
 from pytest_mwbudget.versus.comparing import PAIRS_OF_COUNTS, TIME_S, Comparing
-from pytest_mwbudget.versus.order import Told
+from pytest_mwbudget.versus.order import Statement
 from pytest_mwbudget.versus.processes import Ran, Side
 
 from .canned import but
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.once
 
 PLACE = Path()
 BASE, HEAD = (Side(name, PLACE, PLACE, PLACE, []) for name in ("base", "HEAD"))
-TOLD = Told(own=["app.py"], tests=["t::a"])
+TOLD = Statement(own=["app.py"], tests=["t::a"])
 
 
 class World:
@@ -53,7 +53,7 @@ class World:
     def comparing(self, limits: str = "", end_s: float = 1000.0, **more: Any) -> Comparing:
         self.lines: list[str] = []
         self.checked: list[str] = []
-        self.laid: list[Told] = []
+        self.laid: list[Statement] = []
         allowed = parsed(limits, "--fail") if limits else {}
         return Comparing(
             BASE,
@@ -150,7 +150,7 @@ def test_tests_of_head_are_laid_over_before_the_base_runs_and_each_process_is_ch
 
 def test_a_failing_test_of_head_ends_it_with_the_output() -> None:
     world = World()
-    world.told["HEAD"] = Told(failed={"t::a": "assert 1 == 2"})
+    world.told["HEAD"] = Statement(failed={"t::a": "assert 1 == 2"})
     with pytest.raises(VersusError, match=r"tests fail with HEAD.*t::a; correct them first. .*--prepare\noutput"):
         world.comparing().changes()
 
@@ -167,8 +167,8 @@ def test_tests_of_one_side_are_named() -> None:
     world = World(after=150.0)
     many = [f"t::{number}" for number in range(8)]
     world.told = {
-        "base": Told(tests=["t::old", "t::new"], failed={"t::new": "no such route"}),
-        "HEAD": Told(tests=["t::new", *many]),
+        "base": Statement(tests=["t::old", "t::new"], failed={"t::new": "no such route"}),
+        "HEAD": Statement(tests=["t::new", *many]),
     }
     comparing = world.comparing()
     comparing.changes()
@@ -185,7 +185,7 @@ def test_without_a_request_on_both_sides_nothing_is_compared() -> None:
         if side is HEAD:
             return world.run(side, time_s, seed, limit_s)
         world.now_s += 1
-        return Ran(Process({}), Told(failed={"t::a": "no such route"}), "output")
+        return Ran(Process({}), Statement(failed={"t::a": "no such route"}), "output")
 
     comparing = world.comparing(end_s=9.0)
     comparing.run = run

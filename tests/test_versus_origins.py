@@ -13,7 +13,7 @@ import pytest
 
 from pytest_mwbudget.errors import VersusError
 from pytest_mwbudget.versus import origins
-from pytest_mwbudget.versus.order import Told
+from pytest_mwbudget.versus.order import Statement
 from pytest_mwbudget.versus.origin import Origin
 from pytest_mwbudget.versus.processes import Ran, Side
 from pytest_mwbudget.versus.repository import Repository
@@ -193,7 +193,7 @@ def origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     repository = Repository(project.root)
     with worktrees(repository, repository.base(None, {})) as both:
         found = Origin(both, ["tests/test_shop.py::test_health", "-q"])
-        found.lay_over(Told(patterns=["test_*.py"], paths=["tests", "src"]))
+        found.lay_over(Statement(patterns=["test_*.py"], paths=["tests", "src"]))
         yield found
 
 
@@ -202,11 +202,11 @@ def side(origin: Origin) -> Side:
 
 
 def test_a_process_that_proves_its_origin_passes(origin: Origin) -> None:
-    origin.check(side(origin), Ran(Any, Told(own=["src/shop/app.py", "tests/test_shop.py"]), ""))  # type: ignore[arg-type]
+    origin.check(side(origin), Ran(Any, Statement(own=["src/shop/app.py", "tests/test_shop.py"]), ""))  # type: ignore[arg-type]
 
 
 def test_modules_from_elsewhere_are_an_error_with_the_way_out(origin: Origin) -> None:
-    told = Told(own=["src/shop/app.py"], elsewhere={f"shop.m{one}": f"/x/m{one}.py" for one in range(5)})
+    told = Statement(own=["src/shop/app.py"], elsewhere={f"shop.m{one}": f"/x/m{one}.py" for one in range(5)})
     with pytest.raises(VersusError, match=r"shop\.m0 from /x/m0\.py[\s\S]*and 2 more[\s\S]*--prepare") as raised:
         origin.check(side(origin), Ran(Any, told, ""))  # type: ignore[arg-type]
     assert raised.value.message_id == "versus-origin"
@@ -214,16 +214,16 @@ def test_modules_from_elsewhere_are_an_error_with_the_way_out(origin: Origin) ->
 
 def test_tests_alone_are_the_same_on_both_sides(origin: Origin) -> None:
     with pytest.raises(VersusError, match="imported no module of this project from the checkout of the base"):
-        origin.check(side(origin), Ran(Any, Told(own=["tests/test_shop.py"]), ""))  # type: ignore[arg-type]
+        origin.check(side(origin), Ran(Any, Statement(own=["tests/test_shop.py"]), ""))  # type: ignore[arg-type]
 
 
 def test_a_pattern_of_all_modules_makes_no_test_of_the_app(origin: Origin) -> None:
-    origin.lay_over(Told(patterns=["*.py"], paths=["tests"]))
+    origin.lay_over(Statement(patterns=["*.py"], paths=["tests"]))
     assert "src/shop/app.py" not in origin.laid_over
     assert "tests/test_shop.py" in origin.laid_over
 
 
 def test_it_is_told_when_no_imported_module_differs(origin: Origin) -> None:
-    assert origin.remarks({"base": Told(own=["src/shop/app.py"])}) == []
-    (remark,) = origin.remarks({"base": Told(own=["src/shop/__init__.py"])})
+    assert origin.remarks({"base": Statement(own=["src/shop/app.py"])}) == []
+    (remark,) = origin.remarks({"base": Statement(own=["src/shop/__init__.py"])})
     assert remark.startswith("none of the 1 modules")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ..errors import tagged
 from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate, Microseconds, independent_sum
 from ..model.stack import ENDPOINT, OUTSIDE, TOTAL, EntryIndex
-from .rows import told_by
+from .rows import row_with_time
 from .verdicts import Look
 
 # The app object outside all layers takes a few microseconds. More than this is the work of code put round it.
@@ -201,7 +201,7 @@ def _cold(look: Look, endpoint: EntryIndex | None) -> Iterator[str]:
 
 
 def _much_outside(look: Look) -> bool:
-    if any(told_by(row, look.rows) is None for row in look.rows):
+    if any(row_with_time(row, look.rows) is None for row in look.rows):
         return False  # a layer is measured with it
     return look.estimates.outside.low > max(OUTSIDE_US, OUTSIDE_SHARE * look.estimates.whole.estimate)
 

@@ -111,7 +111,7 @@ def _without_messages(row: Row) -> Row:
     return replace(row, bounded=replace(row.bounded, bounds=bounds))
 
 
-def told_by(row: Row, rows: Sequence[Row]) -> Row | None:
+def row_with_time(row: Row, rows: Sequence[Row]) -> Row | None:
     """Return the row with this layer's time: its own, or that of the layer it is merged with; None for the endpoint."""
     if row.layer.merged_with is None:
         return row

@@ -15,7 +15,7 @@ from ..model.remedies import MAX_TIME, TimeOption
 from ..model.results import Effort, Frame, Judged, Range, ResultRow, Verdict
 from ..model.stack import EntryIndex, Layer, RowIndex
 from .estimates import ENOUGH_REQUESTS, Estimates
-from .rows import Bounded, Row, Together, is_narrow, rows_of, told_by
+from .rows import Bounded, Row, Together, is_narrow, row_with_time, rows_of
 from .slowdown import APPS_SLOWED
 from .tails import needed, percentile, slow_requests, too_few
 
@@ -317,7 +317,7 @@ class _Judging:
                     "too-few-requests",
                 ),
             )
-        together = told_by(row, self.rows)
+        together = row_with_time(row, self.rows)
         us = together.estimate_of(quantity) if together else None
         if source == "tails" and together is not None and together.entry is not None:
             us = percentile(self.estimates, together.entry, quantity)

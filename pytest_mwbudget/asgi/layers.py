@@ -45,13 +45,13 @@ def with_layers(
         last = app if app == endpoint else app + 1
     rows = list(_asgi_layers(entries, range(1 if outside else 0, last)))
     if app is None:
-        rows += [_Found(None, inner) for inner in (_not_entered(entries) if endpoint is None else ())]
+        rows += [_Row(None, inner) for inner in (_not_entered(entries) if endpoint is None else ())]
     else:
         rows += _framework_layers(entries, app, all_of_them=endpoint is None)
         why_unseen = None
     # Those inside a layer are in its row, which has a budget.
     merged = {None: OUTSIDE_ROW, endpoint: ENDPOINT} | ({OUTERMOST: OUTSIDE_ROW} if outside else {})
-    rows += [_Found(None, callee, merged_with=merged[around]) for around, callee in anew if around in merged]
+    rows += [_Row(None, callee, merged_with=merged[around]) for around, callee in anew if around in merged]
     names = numbered([row.name or display_name(row.callee) for row in rows])
     with loops.unwatched():
         origins = [origin_of(row.callee) for row in rows]
@@ -104,7 +104,7 @@ def _why_no_function(entry: Entry) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Row:
     """A layer to show: its first entry, None if the request did not enter it, and what names it.
 
     `name` is a name that its framework has for it, None for that of the callee. `merged_with` is the row that contains
@@ -118,21 +118,21 @@ class _Found:
     merged_with: str | None = None
 
 
-def _asgi_layers(entries: Sequence[Entry], indexes: Iterable[int]) -> Iterator[_Found]:
+def _asgi_layers(entries: Sequence[Entry], indexes: Iterable[int]) -> Iterator[_Row]:
     """Yield the ASGI callables among these entries."""
     for index in map(EntryIndex, indexes):
         if entries[index].hook is None:
-            yield _Found(index, entries[index].callee)
+            yield _Row(index, entries[index].callee)
 
 
-def _framework_layers(entries: Sequence[Entry], app: EntryIndex, *, all_of_them: bool) -> Iterator[_Found]:
+def _framework_layers(entries: Sequence[Entry], app: EntryIndex, *, all_of_them: bool) -> Iterator[_Row]:
     """Yield the layers of an app's framework in their order there, those that were not entered only if asked."""
     seam = entries[app].seam
     for layer in () if seam is None else seam.layers:
         own = (i for i, entry in enumerate(entries) if entry.hook is not None and entry.hook.layer is layer)
         first = next(map(EntryIndex, own), None)
         if first is not None or all_of_them:
-            yield _Found(first, layer.callee, layer.adapts, layer.name)
+            yield _Row(first, layer.callee, layer.adapts, layer.name)
 
 
 def _cut_app(entries: Sequence[Entry]) -> EntryIndex | None:

@@ -91,7 +91,7 @@ def _flat(routes: Iterable[object], prefix: str) -> Iterator[Route]:
         path = _attribute(route, "path")
         if is_a(path, str):
             yield from (
-                _one(route, prefix + path)
+                _route(route, prefix + path)
                 if static(route, "methods") is not MISSING
                 else _mounted(route, prefix + path)
             )
@@ -99,7 +99,7 @@ def _flat(routes: Iterable[object], prefix: str) -> Iterator[Route]:
             yield Route(f"{prefix}/", why_not=f"only for the host {host}")
 
 
-def _one(route: object, path: str) -> Iterator[Route]:
+def _route(route: object, path: str) -> Iterator[Route]:
     methods, endpoint = _attribute(route, "methods"), _attribute(route, "endpoint")
     # Starlette has no methods for a class, whose methods are those of HTTP, and for an ASGI app, which answers all.
     unknown = not is_class(endpoint) or static(endpoint, "get") is not MISSING

@@ -106,7 +106,7 @@ def _commits(command_line: Mapping[str, Any], allowed: Allowed, end_s: float) ->
         )
         comparing = Comparing(old, new, allowed, end_s, origin.check, origin.lay_over, _progress)
         changes = comparing.changes()
-        statements = {name: ran.told for name, ran in comparing.ran.items()}
+        statements = {name: ran.statement for name, ran in comparing.ran.items()}
         remarks = [*comparing.remarks(), *origin.remarks(statements), *repository.remarks(base)]
     return Versus([*heading, _effort(comparing)], changes, remarks, limited=bool(allowed)), comparing.interrupted
 

@@ -36,7 +36,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Measured:
     """A result with the run that it is from."""
 
     result: Result
@@ -47,10 +47,10 @@ class Found:
 class Merged:
     """The results of several runs by place. `repeated` says which requests several of the files have."""
 
-    requests: Mapping[Place, Found]
+    requests: Mapping[Place, Measured]
     repeated: tuple[str, ...] = ()
 
-    def like(self, place: Place) -> Found | None:
+    def like(self, place: Place) -> Measured | None:
         """Return the result of a place, else one of the same request in other surroundings, None without either."""
         exact = self.requests.get(place)
         return exact or next((request for other, request in self.requests.items() if other.key == place.key), None)
@@ -58,12 +58,12 @@ class Merged:
 
 def merged(runs: Iterable[StoredRun]) -> Merged:
     """Merge runs. Of a request that several files have in the same surroundings, the newest file counts."""
-    requests: dict[Place, Found] = {}
+    requests: dict[Place, Measured] = {}
     files: dict[Place, list[str]] = {}
     for stored in sorted(runs, key=lambda file: _when(file.run.created)):
         for key, result in keyed(stored.measured):
             place = Place(key, f"{stored.run.implementation} {minor(stored.run.python)}", result.loop)
-            requests[place] = Found(result, stored.run)
+            requests[place] = Measured(result, stored.run)
             files.setdefault(place, []).append(stored.name)
     return Merged(requests, tuple(_repeated(files)))
 

@@ -69,7 +69,7 @@ async def under_load(
             outcome = await driver.rounds(ways, begin_ns)
     why_not |= outcome.refused
     seconds = (clock() - begin_ns) / NS_PER_S
-    known = _Told(stack, settings, environment, result, on, driver, Bursts(outcome.rounds), waits, why_not)
+    known = _Outcome(stack, settings, environment, result, on, driver, Bursts(outcome.rounds), waits, why_not)
     return known.result(seconds)
 
 
@@ -153,7 +153,7 @@ async def _driver(
 
 
 @dataclass(slots=True)
-class _Found:
+class _Bursting:
     """The rounds of bursts, and the layers that could not be bypassed under load."""
 
     rounds: Sequence[Round]
@@ -249,7 +249,7 @@ class _Driver:
             steady=not stack.threads and waited <= analysis.WAITED_SHARE * ns,
         )
 
-    async def rounds(self, ways: Sequence[Way], begin_ns: Nanoseconds) -> _Found:
+    async def rounds(self, ways: Sequence[Way], begin_ns: Nanoseconds) -> _Bursting:
         """Make rounds of bursts until the time is over."""
         by_layer = {way.layer: way for way in ways}
         end_ns = begin_ns + self.limit_ns
@@ -264,7 +264,7 @@ class _Driver:
 
         rounds = Rounds(burst, list(by_layer), self.clock, self.environment.rng, end_ns, progress)
         try:
-            return _Found(await rounds.made(round(self.request_ns * requests)), rounds.refused)
+            return _Bursting(await rounds.made(round(self.request_ns * requests)), rounds.refused)
         finally:
             self.environment.progress(None)
 
@@ -333,7 +333,7 @@ class _Driver:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Outcome:
     """Everything that is known, from which the result is made."""
 
     stack: Stack

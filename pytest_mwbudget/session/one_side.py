@@ -17,7 +17,7 @@ from ..config.budgets import Budgets
 from ..config.settings import Settings
 from ..timing.host_speed import Machine
 from ..timing.schedule import Schedule
-from ..versus.order import ORDER, Order, Told
+from ..versus.order import ORDER, Order, Statement
 from ..versus.origins import Worktree
 from .configuration import CHANGED
 from .gate import MACHINE, SCHEDULE
@@ -99,7 +99,7 @@ class OneSide:
         """Write what this process tells."""
         proof = self.worktree.proof()
         paths = [self._in_worktree(config.rootpath / path) for path in config.getini("testpaths")]
-        account = Told(
+        account = Statement(
             proof.own,
             proof.elsewhere,
             self.failed,

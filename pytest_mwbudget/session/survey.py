@@ -46,7 +46,7 @@ CAUSE = 300
 
 # Key of the survey in what a worker of pytest-xdist is told, and in the reports with which it tells what it found.
 SHARED = "mw_budget_survey"
-Told: TypeAlias = dict[str, Any]
+Account: TypeAlias = dict[str, Any]
 
 
 def configure(config: pytest.Config) -> None:
@@ -298,7 +298,7 @@ class Survey:
         else:
             self._take(getattr(report, SHARED, {}))
 
-    def _fresh(self) -> Told:
+    def _fresh(self) -> Account:
         """Return what has not been told yet, as plain data."""
         fresh = {
             "measurements": self.measurements,
@@ -309,7 +309,7 @@ class Survey:
         self.measurements, self.left_out, self.repeated, self.unknown_clients = [], [], [], set()
         return {name: listed for name, listed in fresh.items() if listed}
 
-    def _take(self, fresh: Told) -> None:
+    def _take(self, fresh: Account) -> None:
         self.measurements += fresh.get("measurements", ())
         self.left_out += fresh.get("left_out", ())
         self.repeated += [RepeatedTest(**test) for test in fresh.get("repeated", ())]

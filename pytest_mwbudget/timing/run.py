@@ -15,7 +15,7 @@ from typing import TypeAlias
 from ..analysis.estimates import Estimates, estimate
 from ..analysis.messages import with_messages
 from ..analysis.remarks import remarks, slowest
-from ..analysis.rows import Bounded, Row, told_by
+from ..analysis.rows import Bounded, Row, row_with_time
 from ..analysis.slowdown import NONE, Hops, Interruptions
 from ..analysis.tails import tails_of
 from ..analysis.verdicts import NOT_ENTERED, BudgetKey, Look, judge_all
@@ -453,7 +453,7 @@ class Timing:
 
 def _depends_on(row: Row, look: Look, quantity: Quantity, bound: Microseconds) -> set[Part]:
     """Return the parts that the verdict on a layer's budget depends on; none if no time would bring a verdict."""
-    teller, estimates = told_by(row, look.rows), look.estimates
+    teller, estimates = row_with_time(row, look.rows), look.estimates
     if teller is None or teller.entry is None or bound <= estimates.least_us:
         return set()
     source = TRAITS[quantity].source

@@ -13,7 +13,7 @@ from ..interpreter.clocks import perf_counter
 from ..model.estimate import Seconds
 from ..model.quantities import COUNTED
 from .commands import TimeOverError
-from .order import Told
+from .order import Statement
 from .processes import Ran, Side, run
 
 # How long each request is timed in each process. Many short processes tell more than few long ones.
@@ -45,7 +45,7 @@ class Comparing:
     allowed: Allowed
     end_s: Seconds
     check: Callable[[Side, Ran], None]
-    first: Callable[[Told], None]
+    first: Callable[[Statement], None]
     told: Callable[[str], None]
     run: Run = run
     clock: Callable[[], Seconds] = perf_counter
@@ -97,7 +97,7 @@ class Comparing:
         """Return the changes. Raises VersusError if there are none to judge: such a gate would always be open."""
         if any(final.all):
             return final
-        failed = self.ran[self.base.name].told.failed
+        failed = self.ran[self.base.name].statement.failed
         why = f": {named([f'{test} ({cause})' for test, cause in failed.items()])}" if failed else ""
         raise VersusError(
             f"no request was measured with {self.base.name} and with {self.head.name}, so nothing was compared{why}",
@@ -122,7 +122,7 @@ class Comparing:
         self.ran[side.name] = ran
         if new and side is self.head:
             _check_head(ran)
-            self.first(ran.told)
+            self.first(ran.statement)
         self.check(side, ran)
 
     def _progress(self, so_far: Changes) -> str:
@@ -132,7 +132,7 @@ class Comparing:
 
     def remarks(self) -> list[str]:
         """Say which tests ran or failed on the base only, and on HEAD only."""
-        base, head = (self.ran[side.name].told for side in (self.base, self.head))
+        base, head = (self.ran[side.name].statement for side in (self.base, self.head))
         remarks = [
             f"not measured with {side.name}: {named(ran.left_out)}"
             for side in (self.base, self.head)
@@ -149,7 +149,7 @@ class Comparing:
 
 
 def _check_head(ran: Ran) -> None:
-    head = ran.told
+    head = ran.statement
     if head.failed:
         raise VersusError(
             f"tests fail with HEAD, so its figures may be for another response: {named(list(head.failed))}; correct"

@@ -34,7 +34,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Statement:
     """What a process tells: the process of pytest, and each worker of pytest-xdist.
 
     `own` are the files of the imported modules of the worktree, relative to it, and `elsewhere` the files of modules
@@ -54,7 +54,7 @@ class Told:
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     @classmethod
-    def read(cls, folder: Path) -> Told | None:
+    def read(cls, folder: Path) -> Statement | None:
         """Join what the processes of one run of pytest wrote to a directory; None if there is nothing."""
         parts = [cls(**json.loads(path.read_text(encoding="utf-8"))) for path in sorted(folder.glob("told-*.json"))]
         if not parts:

@@ -7,7 +7,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from ..errors import VersusError
-from .order import Told
+from .order import Statement
 from .processes import Ran, Side
 from .worktrees import OfTests, Worktrees
 
@@ -23,7 +23,7 @@ class Origin:
         self.arguments = arguments
         self.laid_over: frozenset[str] = frozenset()
 
-    def lay_over(self, statement: Told) -> None:
+    def lay_over(self, statement: Statement) -> None:
         """Give the base the tests and the configuration of HEAD, after a process of HEAD has told what these are."""
         # A pattern of all modules, such as *.py, is one of the app too.
         patterns = [pattern for pattern in statement.patterns if not fnmatch("__init__.py", pattern)]
@@ -31,7 +31,7 @@ class Origin:
         self.laid_over = frozenset(self.worktrees.lay_over(tests))
         self.worktrees.compile(self.worktrees.base)
 
-    def _directories(self, statement: Told) -> list[str]:
+    def _directories(self, statement: Statement) -> list[str]:
         """Return the directories of tests: another directory of `testpaths` may hold the app, too."""
         return [path for path in statement.paths if "test" in Path(path).name.lower()]
 
@@ -43,7 +43,7 @@ class Origin:
 
     def check(self, side: Side, ran: Ran) -> None:
         """Raise VersusError unless the modules of the project, besides the tests, came from the side's worktree."""
-        elsewhere = ran.told.elsewhere
+        elsewhere = ran.statement.elsewhere
         if elsewhere:
             names = "".join(f"\n    {name} from {file}" for name, file in list(elsewhere.items())[:MOST_NAMES])
             more = f"\n    and {len(elsewhere) - MOST_NAMES} more" if len(elsewhere) > MOST_NAMES else ""
@@ -53,7 +53,7 @@ class Origin:
                 " extensions in each checkout, for example with --prepare 'python setup.py build_ext --inplace'",
                 message_id="versus-origin",
             )
-        if not set(ran.told.own) - self.laid_over:
+        if not set(ran.statement.own) - self.laid_over:
             raise VersusError(
                 f"the tests imported no module of this project from the checkout of {side.name} besides tests and"
                 " conftest files, and these are the same on both sides; compare in the repository of the app, and move"
@@ -61,7 +61,7 @@ class Origin:
                 message_id="versus-origin",
             )
 
-    def remarks(self, statements: Mapping[str, Told]) -> list[str]:
+    def remarks(self, statements: Mapping[str, Statement]) -> list[str]:
         """Say that no imported module differs."""
         names = {name for statement in statements.values() for name in statement.own}
         if any(_content(self.worktrees.base / name) != _content(self.worktrees.head / name) for name in names):

@@ -17,7 +17,7 @@ from ..model.estimate import Seconds
 from ..model.request_keys import keyed
 from ..report.json import from_json
 from .commands import run_to_the_end
-from .order import ORDER, Order, Told
+from .order import ORDER, Order, Statement
 
 PLUGIN = "pytest_mwbudget.session.one_side"
 # Exit statuses of pytest: no failure, some failures. With any other status nothing was measured, or not all.
@@ -46,7 +46,7 @@ class Ran:
     """What a process measured and told."""
 
     process: Process
-    told: Told
+    statement: Statement
     output: str
     left_out: Sequence[str] = field(default_factory=tuple)
 
@@ -69,7 +69,7 @@ def run(side: Side, time_s: Seconds, seed: int, limit_s: Seconds) -> Ran:
         environment = {name: value for name, value in os.environ.items() if name not in OF_CI}
         environment |= {ORDER: order.text(), "PYTHONHASHSEED": str(seed), "PY_COLORS": "0"}
         status, output = run_to_the_end(command, side.place, environment, limit_s)
-        statement = Told.read(Path(folder))
+        statement = Statement.read(Path(folder))
         if status not in ENDED or statement is None:
             raise VersusError(_why_not(side, status, output), message_id="versus-side")
         try:
