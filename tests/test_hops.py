@@ -112,7 +112,7 @@ def hops_of(
     total = sum(threads.values()) if total is None else total
     found = SimpleNamespace(
         layers={index: counts(threads.get(index, 0)) for index in range(last)},
-        report=SimpleNamespace(endpoint=counts(threads.get(last, 0)), total=counts(total)),
+        frames={"endpoint": counts(threads.get(last, 0)), "total": counts(total)},
     )
     return hops(cast("Stack", stack), cast("Counted", found))
 

@@ -337,12 +337,6 @@ def test_links_to_profiles_are_as_the_caller_sees_them_and_quoted() -> None:
     assert links == ["../a%20b/%231%20%3F.html", "profiles/one.pyinstrument.html", "javascript%3Aalert%281%29"]
 
 
-def test_a_file_from_before_there_was_advice_or_a_profile_makes_a_page() -> None:
-    data = document([to_json(RESULT, "t")])
-    del data["measurements"][0]["profile"], data["measurements"][0]["advice"], data["created"]
-    assert not read(render(data)).all("p", "links")
-
-
 def test_a_run_that_measured_nothing_makes_a_page_that_says_so() -> None:
     page = page_of()
     assert page.all("title")[0].text == "mw-budget: No requests measured"

@@ -21,6 +21,7 @@ from pytest_mwbudget.timing.probes import Probes
 from pytest_mwbudget.timing.steps import Steps
 
 from .apps import App, Noop, caller, discovered, hello, respond, stack_of
+from .readings import readings
 from .test_truth_exact import CALL_NS, CallClock
 
 LOOPS = ["asyncio", "uvloop", "trio"]
@@ -388,6 +389,7 @@ def test_a_wait_in_send_is_a_wait_where_a_task_sends(loop: str) -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
+@readings  # a pause of the machine while the side task wakes up is no wait
 def test_a_wait_beside_the_request_is_nobodys(loop: str) -> None:
     """A side task sleeps and the request waits longer: the whole wait is of the row that the request waits in."""
 
