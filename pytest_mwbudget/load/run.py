@@ -440,8 +440,7 @@ class _Outcome:
         return self._wait(*self._entry_of(report))
 
     def _endpoint_wait(self) -> Wait | None:
-        endpoint = self.before.frames.get("endpoint")
-        return self._wait(self.stack.endpoint, _turns(endpoint) if endpoint else 0)
+        return self._wait(self.stack.endpoint, _turns(self.before.frame("endpoint")))
 
     def _wait(self, entry: EntryIndex | None, turns: int) -> Wait | None:
         """Return how long requests are in a row that begins with an entry; the endpoint's has all that is inside."""

@@ -42,8 +42,9 @@ BOTH: tuple[Holder, ...] = ("layer", "part")
 class Traits:
     """What is known of a quantity beside its figures.
 
-    `title`, `short` (where there is little room) and `meaning` are those of its column. A `detail` is shown on request,
-    or where it has a budget, which the rows in `holders` can have. `budget` is the meaning of its marker keyword.
+    `title` and `meaning` describe its column; `short` replaces the title of a narrow column. A `detail` is shown on
+    request, or if it has a budget. `holders` are the kinds of rows that can have a budget. `budget` is the meaning of
+    its marker keyword, empty without one.
     """
 
     __slots__ = (
@@ -82,17 +83,17 @@ class Traits:
         self.format: Final = format
         self.short: Final = short or title
         self.detail: Final = detail
-        self.budget: Final = budget or f"{LAYER} {meaning}"
+        self.budget: Final = budget or (f"{LAYER} {meaning}" if holders else "")
         self.holders: Final = holders
         # Begins the sentence on an exceeded budget; `prefix` stands before the number in a headline.
         self.verb: Final = verb
         self.prefix: Final = prefix
         self.per: Final = per
-        # Singular and plural of what is counted.
+        # The unit of a count, singular and plural.
         self.unit: Final = unit or (name.removesuffix("s"), name)
         # The key of its types or names in the JSON, None if it has none.
         self.kinds: Final = kinds
-        # What it takes to measure it, beside a clock for a time.
+        # The requirements of its measurement. Every time also needs a clock.
         self.needs: Final = needs
         self.recorded: Final = recorded
         # Whether runs are compared by it.
@@ -123,15 +124,15 @@ _TIMES = (
         "busy_us",
         "occupation",
         "busy µs",
-        "of its time, what holds the event loop",
+        "the part of its time in which it holds the event loop",
         budget=f"{LAYER} the part of its self time that holds the event loop",
         holders=BOTH,
         verb="holds the event loop for",
         prefix="busy ",
         recorded="asked",
     ),
-    Traits("wait_us", "occupation", "wait µs", "of its time, what it is suspended", compared=False),
-    Traits("cpu_us", "occupation", "cpu µs", "of busy, what the processor works for it", compared=False),
+    Traits("wait_us", "occupation", "wait µs", "the part of its time in which it is suspended", compared=False),
+    Traits("cpu_us", "occupation", "cpu µs", "the part of the busy time in which the processor works", compared=False),
     Traits(
         "us_per_message",
         "messages",
@@ -154,7 +155,7 @@ _TIMES = (
         "p95_us",
         "tails",
         "p95 µs",
-        "of its time, the 95th percentile",
+        "the 95th percentile of its time",
         detail=True,
         budget=f"{LAYER} 95th percentile of its self time",
         holders=BOTH,
@@ -167,7 +168,7 @@ _TIMES = (
         "p99_us",
         "tails",
         "p99 µs",
-        "of its time, the 99th percentile",
+        "the 99th percentile of its time",
         detail=True,
         budget=f"{LAYER} 99th percentile of its self time",
         holders=BOTH,

@@ -454,35 +454,36 @@ class Result:
     @property
     def total(self) -> ResultRow:
         """The row of the whole request, which has the figures of the app under load."""
-        return replace(self._frame("total"), app=self.load)
+        return replace(self.frame("total"), app=self.load)
 
     @property
     def total_us(self) -> Estimate | None:
         """The time of the whole request, without any probe; None if nothing was timed."""
-        return self._frame("total").us
+        return self.frame("total").us
 
     @property
     def books(self) -> Books | None:
         """The times of the frames, None if nothing was timed."""
-        total, outside = (self._frame(frame).us for frame in ("total", "outside"))
+        total, outside = (self.frame(frame).us for frame in ("total", "outside"))
         if total is None or outside is None or self.residue_us is None:
             return None
-        return Books(total, outside, self._frame("endpoint").us, self.residue_us)
+        return Books(total, outside, self.frame("endpoint").us, self.residue_us)
 
     @property
     def ledger(self) -> Ledger | None:
         """The counts of the frames, None if nothing was counted."""
-        total, outside = (self._frame(frame).counts for frame in ("total", "outside"))
+        total, outside = (self.frame(frame).counts for frame in ("total", "outside"))
         if total is None or outside is None or self.counted is None:
             return None
-        return Ledger(outside, self._frame("endpoint").counts, total, self.counted, self.uncounted)
+        return Ledger(outside, self.frame("endpoint").counts, total, self.counted, self.uncounted)
 
-    def _frame(self, frame: Frame) -> ResultRow:
+    def frame(self, frame: Frame) -> ResultRow:
+        """Return a row that is no layer, without figures if it has none."""
         return self.frames.get(frame) or ResultRow.of_frame(frame)
 
     def rows(self, *, parts: bool = False) -> Iterator[ResultRow]:
         """Yield the rows, outermost first and the whole request last; if asked, with the parts of the endpoint."""
-        yield self._frame("outside")
+        yield self.frame("outside")
         yield from self.layers
         if "endpoint" in self.frames:
             yield self.frames["endpoint"]

@@ -210,7 +210,7 @@ def _row_s(stack: Stack, result: Result, *, waiting: bool) -> dict[Owner, Second
     if stack.endpoint is not None:
         owners["endpoint"] = owner_of(stack.endpoint)
     for frame, owner in owners.items():
-        if frame in result.frames and (us := result.frames[frame].us) is not None:
+        if (us := result.frame(frame).us) is not None:
             times_us[owner] = us.estimate
     return {owner: max(0.0, us) / US_PER_S for owner, us in times_us.items() if math.isfinite(us)}
 

@@ -291,7 +291,7 @@ def _inside(result: Result, report: ResultRow) -> Counts | None:
     for row in result.layers:
         if row.layer.entered and row.layer.index > report.layer.index:
             return row.counts
-    return result.frames["endpoint"].counts if "endpoint" in result.frames else None
+    return result.frame("endpoint").counts
 
 
 def _without_thread(report: ResultRow) -> str:
@@ -304,7 +304,7 @@ def _without_thread(report: ResultRow) -> str:
 
 def _large_share(result: Result, report: ResultRow, name: str) -> str | None:
     """Say what the part of this name takes of the endpoint; None unless that is certainly much, and a large share."""
-    us, whole = report.us, result.frames["endpoint"].us if "endpoint" in result.frames else None
+    us, whole = report.us, result.frame("endpoint").us
     if report.name != name or us is None or whole is None or not us.low >= max(LARGE_US, LARGE_SHARE * whole.high):
         return None
     return f"{name} takes {figure(us.estimate)} of the {figure(whole.estimate)} µs of the endpoint per request"

@@ -140,7 +140,7 @@ def since_to_json(since: Since) -> dict[str, Any]:
 def to_json(result: Result, nodeid: str) -> dict[str, Any]:
     """Convert a measured result to plain data."""
     effort, shown = result.effort, view(result)
-    outside, endpoint, total = (result.frames.get(frame) or ResultRow.of_frame(frame) for frame in FRAMES)
+    outside, endpoint, total = map(result.frame, FRAMES)
     assert outside.counts is not None
     assert total.counts is not None
     of_total, of_endpoint = total.judged.get("us"), endpoint.judged.get("us")

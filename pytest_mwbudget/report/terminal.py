@@ -378,7 +378,7 @@ def _cell(row: Row, column: Traits) -> str:
 
 def _column(column: Traits, rows: Sequence[Row], shown: View) -> list[str]:
     """Return the heading and the figures of a column, beside budgets or limits if a row is over its own."""
-    figures = [column.short or column.title, *(_cell(row, column) for row in rows)]
+    figures = [column.short, *(_cell(row, column) for row in rows)]
     if not any(row.verdicts.get(column.name) == "fail" for row in shown.lines()):  # type: ignore[call-overload]
         return figures
     bounds = [_bounded_by(column, shown), *(_most(row, column) for row in rows)]
@@ -466,7 +466,7 @@ def _ranges(row: Row) -> Iterator[str]:
     for column in COUNTS:
         count = None if row.is_frame or column.name == "suspensions" else row.figures.get(column.name)
         if count is not None and count.varies:
-            yield f"  {column.short or column.title} {count.span}"
+            yield f"  {column.short} {count.span}"
     if row.tails is not None:
         yield f"  {percentiles(row.tails)}"
     if row.trend is not None:

@@ -477,5 +477,5 @@ def _lacks_messages(key: BudgetKey, look: Look) -> bool:
 
 
 def _source(key: BudgetKey) -> Source:
-    """Return how the figure of a budget is measured; that of a frame is a split."""
+    """Return the source of the figure that a budget limits. The time of a frame comes from the split."""
     return TRAITS[key[1]].source if isinstance(key, tuple) else "split"
