@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import operator
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -49,8 +50,17 @@ from .test_truth_exact import calls
 MORE = {"base": 3, "coroutine": 5, "generator": 7, "Check": 11, "handler": 13, "serialize": 17, "background": 19}
 SPINS = {"base": 100, "coroutine": 150, "generator": 120, "Check": 200, "handler": 300, "serialize": 250}
 SPINS |= {"background": 170}
+
+
 # Older releases of FastAPI do not await a decorated dependency.
 never_awaited = pytest.mark.filterwarnings("ignore:.*never awaited", "ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture
+def collected() -> Iterator[None]:
+    """Collect what a test leaves before the next test, which is not marked `never_awaited`."""
+    yield
+    gc.collect()
 
 
 def rows(stack: Stack) -> list[str]:
@@ -158,6 +168,7 @@ class StandsFor:
 
 
 @never_awaited
+@pytest.mark.usefixtures("collected")
 @pytest.mark.parametrize(
     ("dependency", "name", "sync"),
     [
@@ -398,6 +409,7 @@ def test_dependencies_of_the_same_code_are_not_taken_for_one(kind: str) -> None:
 
 
 @never_awaited
+@pytest.mark.usefixtures("collected")
 def test_partials_of_one_function_are_not_taken_for_one_dependency() -> None:
     made = of_kind("coroutine")
     assert calls_of(Depends(functools.partial(made)), Depends(functools.partial(made))) == []

@@ -1471,7 +1471,6 @@ def test_a_request_that_nobody_finishes_is_collected_in_silence(suite: Suite) ->
         """
         import asyncio
         import gc
-        import httpx
 
         async def app(scope, receive, send):
             await asyncio.sleep(100)
