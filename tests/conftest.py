@@ -7,14 +7,25 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib import import_module
 from importlib.util import find_spec
+from pkgutil import walk_packages
 from tempfile import TemporaryDirectory
 
 import pytest
 
+import pytest_mwbudget
+
 from .readings import repeated
 
 pytest_plugins = ["pytester", "tests.browser"]
+
+# pytester forgets the modules that an inner run imports. Those imported here are not imported again in each run.
+USED = ["jinja2", "pyinstrument.renderers", "starlette.applications", "starlette.middleware.base"]
+USED += [module.name for module in walk_packages(pytest_mwbudget.__path__, "pytest_mwbudget.")]
+for _name in USED:
+    if not _name.endswith("__main__"):
+        import_module(_name)
 
 
 def required(group: str) -> bool:

@@ -8,24 +8,8 @@ import subprocess
 import sys
 from typing import Any
 
-# pytester removes modules that an inner run imported. Modules imported here are not imported again in each run.
 import pytest
-import starlette.testclient  # noqa: F401
 
-import pytest_mwbudget.engine
-import pytest_mwbudget.report.html
-import pytest_mwbudget.report.junit
-import pytest_mwbudget.report.markdown
-import pytest_mwbudget.report.overview
-import pytest_mwbudget.report.terminal
-import pytest_mwbudget.session.captured_output
-import pytest_mwbudget.session.collection
-import pytest_mwbudget.session.gate
-import pytest_mwbudget.session.profiles
-import pytest_mwbudget.session.progress
-import pytest_mwbudget.session.remembered_speed
-import pytest_mwbudget.session.summary
-import pytest_mwbudget.session.turns  # noqa: F401
 from pytest_mwbudget.limits.file import Limit, LimitsFile, Place, parsed, text_of
 from pytest_mwbudget.session import evidence, limits
 from pytest_mwbudget.session.kept_objects import new_objects

@@ -13,19 +13,7 @@ from typing import Any
 
 import pytest
 
-# pytester removes modules that an inner run imported. Modules imported here are not imported again in each run.
-import starlette.applications
-import starlette.middleware.base
-import starlette.testclient  # noqa: F401
-
-import pytest_mwbudget.engine
-import pytest_mwbudget.recording.clients
-import pytest_mwbudget.report.html
-import pytest_mwbudget.report.json
-import pytest_mwbudget.report.markdown
-import pytest_mwbudget.report.terminal
 import pytest_mwbudget.session.own_requests
-import pytest_mwbudget.session.summary
 from pytest_mwbudget.recording.recorder import OVERLAPPED
 
 from .apps import FAST, LEAN, Scheduled

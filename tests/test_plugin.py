@@ -9,31 +9,14 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
-# pytester removes modules that an inner run imported. Modules imported here are not imported again in each run.
-import pyinstrument.renderers  # noqa: F401
 import pytest
-import starlette.applications
-import starlette.middleware.base  # noqa: F401
 
 import pytest_mwbudget.config.checks
 import pytest_mwbudget.engine
-import pytest_mwbudget.profiling.sampling
-import pytest_mwbudget.report.flamegraph
 import pytest_mwbudget.report.github
-import pytest_mwbudget.report.json
-import pytest_mwbudget.report.junit
 import pytest_mwbudget.report.markdown
-import pytest_mwbudget.report.terminal
 import pytest_mwbudget.session.artifacts
-import pytest_mwbudget.session.captured_output
-import pytest_mwbudget.session.client
 import pytest_mwbudget.session.configuration
-import pytest_mwbudget.session.gate
-import pytest_mwbudget.session.profiles
-import pytest_mwbudget.session.progress
-import pytest_mwbudget.session.remembered_speed
-import pytest_mwbudget.session.summary
-import pytest_mwbudget.session.turns
 from pytest_mwbudget.counting.backend import Backend, PythonCore
 from pytest_mwbudget.model.quantities import PROCESS_WIDE, RECORDABLE
 

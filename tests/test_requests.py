@@ -6,21 +6,8 @@ import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-# pytester removes modules that an inner run imported. Modules imported here are not imported again in each run.
 import pytest
-import starlette.applications
-import starlette.middleware.base  # noqa: F401
 
-import pytest_mwbudget.engine
-import pytest_mwbudget.report.json
-import pytest_mwbudget.report.junit
-import pytest_mwbudget.report.terminal
-import pytest_mwbudget.session.collection
-import pytest_mwbudget.session.gate
-import pytest_mwbudget.session.hosted
-import pytest_mwbudget.session.remembered_speed
-import pytest_mwbudget.session.summary
-import pytest_mwbudget.session.turns
 import pytest_mwbudget.workload.host
 
 from .apps import FAST, LEAN, Scheduled

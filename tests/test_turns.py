@@ -13,19 +13,7 @@ from pathlib import Path
 
 import pytest
 
-# pytester removes modules that an inner run imported. Modules imported here are not imported again in each run.
-import starlette.applications
-import starlette.middleware  # noqa: F401
-
-import pytest_mwbudget.engine
-import pytest_mwbudget.session.captured_output
 import pytest_mwbudget.session.client
-import pytest_mwbudget.session.configuration
-import pytest_mwbudget.session.gate
-import pytest_mwbudget.session.profiles
-import pytest_mwbudget.session.progress
-import pytest_mwbudget.session.remembered_speed
-import pytest_mwbudget.session.summary
 import pytest_mwbudget.session.turns
 from pytest_mwbudget.session.file_lock import FileLock
 from pytest_mwbudget.session.turns import POLL_S, WAIT_AGAIN_S, WAIT_S, Turns
