@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .model.stack import Layer
     from .model.tails import Tails
     from .model.trend import Trend
-    from .session.client import MwBudget
+    from .session.requests.client import MwBudget
 
 __all__ = [
     "BudgetWarning",
@@ -44,7 +44,7 @@ __all__ = [
 _HOMES = {
     "BudgetWarning": "errors",
     "MwBudgetError": "errors",
-    "MwBudget": "session.client",
+    "MwBudget": "session.requests.client",
     "Count": "model.results",
     "Counts": "model.results",
     "EndpointReport": "model.endpoint",

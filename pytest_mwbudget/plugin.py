@@ -15,7 +15,7 @@ from .config import table
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from .session.client import MwBudget
+    from .session.requests.client import MwBudget
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
         configure_summary(config)
     options = vars(config.option)
     if options.get("mw_budget_app") is not None or options.get("mw_budget_request") is not None:
-        from .session.collection import configure as configure_requests
+        from .session.requests.collection import configure as configure_requests
 
         configure_requests(config)
 

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.errors import MeasurementError, SettingError
-from pytest_mwbudget.session.client import MwBudget
+from pytest_mwbudget.session.requests.client import MwBudget
 from pytest_mwbudget.timing.run import Environment
 
 from .apps import LEAN, echo

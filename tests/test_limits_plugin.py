@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from pytest_mwbudget.limits.file import Limit, LimitsFile, Place, parsed, text_of
-from pytest_mwbudget.session import evidence, limits
-from pytest_mwbudget.session.kept_objects import new_objects
-from pytest_mwbudget.session.limits import surroundings
-from pytest_mwbudget.session.recount import Recount, RecountError
+from pytest_mwbudget.session.limits import evidence, of_tests
+from pytest_mwbudget.session.limits.kept_objects import new_objects
+from pytest_mwbudget.session.limits.of_tests import surroundings
+from pytest_mwbudget.session.limits.recount import Recount, RecountError
 
 from .apps import FAST, LEAN, Scheduled
 
@@ -107,7 +107,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Proje
         return measured_here(config, order)
 
     monkeypatch.setattr(evidence, "recounted", recounted)
-    monkeypatch.setattr(limits, "recounted", in_no_other_process)
+    monkeypatch.setattr(of_tests, "recounted", in_no_other_process)
     return found
 
 
@@ -450,7 +450,7 @@ def test_a_count_that_is_within_its_limit_in_another_process_is_kept(
         asked.append(order)
         return document
 
-    monkeypatch.setattr(limits, "recounted", recounted)
+    monkeypatch.setattr(of_tests, "recounted", recounted)
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     project.run().assert_outcomes(passed=2)
     assert asked == []
@@ -480,7 +480,7 @@ def test_a_count_that_is_within_its_limit_in_another_process_is_kept(
     ):
         project.file.write_text(text, encoding="utf-8")
         rest = iter(documents)
-        monkeypatch.setattr(limits, "recounted", lambda config, order, limit_s, rest=rest: next(rest))
+        monkeypatch.setattr(of_tests, "recounted", lambda config, order, limit_s, rest=rest: next(rest))
         project.run("test_app.py::test_one").assert_outcomes(**outcome)
         assert [*rest] == []
 
@@ -498,7 +498,7 @@ def test_a_layer_that_broke_a_limit_for_certain_is_not_counted_again_for_each_te
         asked.append(order.tests)
         return json.loads(other.read_text(encoding="utf-8"))
 
-    monkeypatch.setattr(limits, "recounted", recounted)
+    monkeypatch.setattr(of_tests, "recounted", recounted)
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     project.run().assert_outcomes(failed=2)
     assert asked == [("test_app.py::test_one",)]

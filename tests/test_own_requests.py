@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-import pytest_mwbudget.session.own_requests
+import pytest_mwbudget.session.requests.own
 from pytest_mwbudget.recording.recorder import OVERLAPPED
 
 from .apps import FAST, LEAN, Scheduled
@@ -1174,7 +1174,7 @@ def test_a_fault_of_the_measurement_fails_no_test(suite: Suite, monkeypatch: pyt
     async def broken(*_: Any) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(pytest_mwbudget.session.own_requests, "measure_again", broken)
+    monkeypatch.setattr(pytest_mwbudget.session.requests.own, "measure_again", broken)
     found = suite.run(
         """
         @pytest.mark.mw_budget(tasks=0)

@@ -11,12 +11,12 @@ from typing import Any
 import anyio
 import pytest
 
-import pytest_mwbudget.session.own_requests
+import pytest_mwbudget.session.requests.own
 from pytest_mwbudget.asgi import loops
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.model.results import LoopName
-from pytest_mwbudget.session import examples, measured
-from pytest_mwbudget.session.measured import MeasuredRequests
+from pytest_mwbudget.session.requests import examples, measured
+from pytest_mwbudget.session.requests.measured import MeasuredRequests
 from pytest_mwbudget.timing.run import Environment
 
 from . import test_own_requests
@@ -141,13 +141,13 @@ def test_requests_under_a_limit_are_measured_alike_with_any_option(
     limited: bool,
 ) -> None:
     reads: list[bool] = []
-    original = pytest_mwbudget.session.own_requests.measure_again
+    original = pytest_mwbudget.session.requests.own.measure_again
 
     async def noting(caller: Any, settings: Settings, environment: Environment, *others: Any) -> Any:
         reads.append(environment.reads)
         return await original(caller, settings, environment, *others)
 
-    monkeypatch.setattr(pytest_mwbudget.session.own_requests, "measure_again", noting)
+    monkeypatch.setattr(pytest_mwbudget.session.requests.own, "measure_again", noting)
     found = suite.run(LIMITED.format(limit=limit), "-p", "asyncio", option)
     found.assert_outcomes(passed=1)
     assert reads == [option != "-q" and not limited]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-import pytest_mwbudget.session.client
+import pytest_mwbudget.session.requests.client
 import pytest_mwbudget.session.turns
 from pytest_mwbudget.session.file_lock import FileLock
 from pytest_mwbudget.session.turns import POLL_S, WAIT_AGAIN_S, WAIT_S, Turns
@@ -180,9 +180,9 @@ import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
-import pytest_mwbudget.session.client
+import pytest_mwbudget.session.requests.client
 
-measure = pytest_mwbudget.session.client.measure
+measure = pytest_mwbudget.session.requests.client.measure
 
 
 async def noted(*args):
@@ -203,7 +203,7 @@ async def noted(*args):
     return await measure(*args[:3], replace(args[3], turns=turns), *args[4:])
 
 
-pytest_mwbudget.session.client.measure = noted
+pytest_mwbudget.session.requests.client.measure = noted
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from .artifacts import HTML, JSON, MARKDOWN, RENDERED, SAVE
 from .markers import closest_first
 
 if TYPE_CHECKING:
-    from .limits import RunLimits
+    from .limits.of_tests import RunLimits
 
 _app: pytest.StashKey[NamedApp] = pytest.StashKey()
 # The recorded limits of a run that measures, None without a file of limits.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..comparison.history import HistoryRun
     from ..report.terminal import Line
     from .comparison import Baseline
-    from .limits_update import Outcome
+    from .limits.update import Outcome
 
 # The outcomes that pytest itself reports; plugins that repeat tests have others.
 OUTCOMES = ("passed", "failed", "skipped")
@@ -191,7 +191,7 @@ class Summary:
         if self.config.stash.get(LIMITS, None) is None or not ended:
             return
         from ..report.json import from_json
-        from .limits_update import finish
+        from .limits.update import finish
 
         measured = [(measurement["nodeid"], from_json(measurement)) for measurement in measurements]
         self.limits = finish(self.config, measured, self.unfinished, {left_out["nodeid"] for left_out in self.left_out})

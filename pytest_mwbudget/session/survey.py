@@ -30,9 +30,9 @@ from ..recording.recorder import Recorded
 from ..timing.run import NS_PER_S
 from .claims import CLAIMS, Claims, Sums
 from .configuration import configured, survey_time_s, surveying, test_id, time_limit_s
-from .examples import MOST_REQUESTS, has_examples, without_deadline
 from .gate import environment_of, turns_of
-from .own_requests import OwnRequests, identity_of
+from .requests.examples import MOST_REQUESTS, has_examples, without_deadline
+from .requests.own import OwnRequests, identity_of
 from .survey_time import LEAST_S, WAIT_S, WARM_SHARE, Plan, Waiting, plan_of
 
 NOT_SEARCHED = "a survey searches the heap of the suite for them only if there is a budget of retained objects"

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ..asgi.app import checked_app
-from ..asgi.request import build_request
-from ..asgi.stack import Stack
-from ..config.budgets import unmatched, unmatched_parts, without, without_parts
-from ..config.settings import Settings
-from ..engine import Hosting, measure
-from ..errors import AppError, EndlessError, LifespanError, StatusError
-from ..model.remedies import BudgetPlace
-from ..model.results import Measurement
-from ..workload.host import Host
+from ...asgi.app import checked_app
+from ...asgi.request import build_request
+from ...asgi.stack import Stack
+from ...config.budgets import unmatched, unmatched_parts, without, without_parts
+from ...config.settings import Settings
+from ...engine import Hosting, measure
+from ...errors import AppError, EndlessError, LifespanError, StatusError
+from ...model.remedies import BudgetPlace
+from ...model.results import Measurement
+from ...workload.host import Host
 from .client import MwBudget, with_note_of
 from .measured import LeftOut
 
 if TYPE_CHECKING:
-    from ..workload.requests import Wanted
+    from ...workload.requests import Wanted
 
 
 class RequestItem(pytest.Function):
@@ -168,7 +168,7 @@ class HostedClient(MwBudget):
         return fresh
 
     def _skip(self, method: str, url: str, error: Exception) -> Any:
-        from ..model.results import RequestLine
+        from ...model.results import RequestLine
 
         reason = str(error).partition("\n")[0]
         self.left_out.append(LeftOut(RequestLine(method, url), reason))

@@ -6,18 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..asgi import loops
-from ..asgi.app import ASGIApp, NamedApp, checked_app
-from ..asgi.request import build_request
-from ..asgi.websocket import build_connection
-from ..config.checks import check, status_code
-from ..config.checks import clients as number_of_clients
-from ..config.settings import CLIENTS, Settings, Under
-from ..engine import Opening, Publish, http_of, measure, send_once
-from ..errors import MeasurementError, tagged
-from ..model.quantities import RPS_SHARE
-from ..model.results import Measurement
-from ..timing.run import Environment
+from ...asgi import loops
+from ...asgi.app import ASGIApp, NamedApp, checked_app
+from ...asgi.request import build_request
+from ...asgi.websocket import build_connection
+from ...config.checks import check, status_code
+from ...config.checks import clients as number_of_clients
+from ...config.settings import CLIENTS, Settings, Under
+from ...engine import Opening, Publish, http_of, measure, send_once
+from ...errors import MeasurementError, tagged
+from ...model.quantities import RPS_SHARE
+from ...model.results import Measurement
+from ...timing.run import Environment
 from .examples import MOST_REQUESTS
 from .measured import MeasuredRequests
 
@@ -143,8 +143,8 @@ class MwBudget(MeasuredRequests):
         if p99_ms is not None:
             settings = replace(settings, p99_ms=check("p99_ms", p99_ms, "p99_ms"))
         if self.enforce:
-            from ..load.run import require_loop
-            from ..load.server import require_server
+            from ...load.run import require_loop
+            from ...load.server import require_server
 
             require_server()
             require_loop(loops.current().name)

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from ..config.budgets import Budgets
-from ..config.checks import check
-from ..config.settings import Settings
-from ..config.table import SETTINGS
-from ..errors import SettingError, tagged
-from ..interpreter.files import faked
-from ..limits.costs import costs, counts_of
-from ..limits.file import Limit, LimitsFile, Place, parsed
-from ..limits.judging import (
+from ...config.budgets import Budgets
+from ...config.checks import check
+from ...config.settings import Settings
+from ...config.table import SETTINGS
+from ...errors import SettingError, tagged
+from ...interpreter.files import faked
+from ...limits.costs import costs, counts_of
+from ...limits.file import Limit, LimitsFile, Place, parsed
+from ...limits.judging import (
     changed,
     is_broken_count,
     judged,
@@ -29,14 +29,14 @@ from ..limits.judging import (
     with_recorded,
     without_limits,
 )
-from ..limits.sections import Surroundings, chosen
-from ..model.quantities import COUNTED, RECORDED, Quantity
-from ..model.request_keys import RequestKey, keyed
-from ..model.results import Recorded, RecordedLimit, Result, Verdict
-from ..model.stack import ENDPOINT, OUTSIDE, TOTAL
-from ..report.json import measured
-from ..timing.host_speed import processor
-from .configuration import LIMITS, configured, enforced
+from ...limits.sections import Surroundings, chosen
+from ...model.quantities import COUNTED, RECORDED, Quantity
+from ...model.request_keys import RequestKey, keyed
+from ...model.results import Recorded, RecordedLimit, Result, Verdict
+from ...model.stack import ENDPOINT, OUTSIDE, TOTAL
+from ...report.json import measured
+from ...timing.host_speed import processor
+from ..configuration import LIMITS, configured, enforced
 from .kept_objects import KeptObjects, kept_objects, new_objects, place_of
 from .recount import SEEDS, Recount, RecountError, recount, recounted
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ..limits.sections import Surroundings
-from ..limits.updating import Measured
-from ..model.quantities import Quantity
-from ..model.request_keys import RequestKey, keyed
-from ..report.json import measured as measured_in
-from .limits import surroundings
+from ...limits.sections import Surroundings
+from ...limits.updating import Measured
+from ...model.quantities import Quantity
+from ...model.request_keys import RequestKey, keyed
+from ...report.json import measured as measured_in
+from .of_tests import surroundings
 from .recount import SEEDS, Recount, RecountError, recounted
 
 # Hash seeds: of a test alone, of all tests together, of the same test alone where counts differ, and of more processes

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from ..asgi import loops
-from ..asgi.naming import qualname_of
-from ..asgi.stack import Stack
-from ..config.budgets import Budgets, no_such_layer, no_such_part, unmatched, unmatched_parts, without, without_parts
-from ..config.settings import Settings
-from ..engine import Publish, measure_again
-from ..errors import MwBudgetError, described, tagged
-from ..model.results import RequestLine, Result
-from ..model.stack import Layer
-from ..recording.clients import recorded
-from ..recording.recorder import Recorded, Recorder
-from ..timing.run import Environment
-from .claims import Claims
+from ...asgi import loops
+from ...asgi.naming import qualname_of
+from ...asgi.stack import Stack
+from ...config.budgets import Budgets, no_such_layer, no_such_part, unmatched, unmatched_parts, without, without_parts
+from ...config.settings import Settings
+from ...engine import Publish, measure_again
+from ...errors import MwBudgetError, described, tagged
+from ...model.results import RequestLine, Result
+from ...model.stack import Layer
+from ...recording.clients import recorded
+from ...recording.recorder import Recorded, Recorder
+from ...timing.run import Environment
+from ..claims import Claims
 from .examples import MOST_REQUESTS, NOT_MEASURED
 from .measured import LeftOut, MeasuredRequests
 

@@ -13,20 +13,20 @@ from tempfile import gettempdir
 
 import pytest
 
-from ..errors import SettingError, tagged
-from ..limits.file import Limit, LimitsFile, Place, text_of
-from ..limits.sections import Surroundings, chosen
-from ..limits.updating import LARGE_RAISE, Broken, Change, Measured, Rules, Update, unused_places, updated
-from ..model.request_keys import RequestKey, keyed
-from ..model.results import Result
-from ..report.terminal import Line
-from ..report.text import amount, printable
-from .artifacts import put
-from .configuration import LIMITS, verbosity
+from ...errors import SettingError, tagged
+from ...limits.file import Limit, LimitsFile, Place, text_of
+from ...limits.sections import Surroundings, chosen
+from ...limits.updating import LARGE_RAISE, Broken, Change, Measured, Rules, Update, unused_places, updated
+from ...model.request_keys import RequestKey, keyed
+from ...model.results import Result
+from ...report.terminal import Line
+from ...report.text import amount, printable
+from ..artifacts import put
+from ..configuration import LIMITS, verbosity
+from ..file_lock import held
 from .evidence import DiffersAlone, Evidence
-from .file_lock import held
 from .kept_objects import remember
-from .limits import UPDATE, Collected, RunLimits, read, surroundings
+from .of_tests import UPDATE, Collected, RunLimits, read, surroundings
 from .recount import RecountError
 
 # The most changes that are listed without -v.

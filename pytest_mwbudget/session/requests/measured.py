@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from ..asgi import loops
-from ..config.budgets import Budgets
-from ..config.settings import Settings
-from ..errors import tagged
-from ..interpreter.clocks import perf_counter
-from ..model.estimate import Seconds
-from ..model.results import RequestLine, Result
-from ..timing.run import Environment
+from ...asgi import loops
+from ...config.budgets import Budgets
+from ...config.settings import Settings
+from ...errors import tagged
+from ...interpreter.clocks import perf_counter
+from ...model.estimate import Seconds
+from ...model.results import RequestLine, Result
+from ...timing.run import Environment
 
 # A measurement takes about this much longer where a report reads its figures. Under pytest-timeout the longer ones of a
 # test may take this share of its limit.

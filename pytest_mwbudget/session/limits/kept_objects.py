@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from ..model.request_keys import RequestKey
-from ..model.results import Result
+from ...model.request_keys import RequestKey
+from ...model.results import Result
 
 KEY = "mw-budget/objects"
 # A row is named by section, test, request and row.

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ..errors import AppError, SettingError, near_miss, report_of, tagged
-from ..workload.requests import RequestFile, Wanted, Workload, parsed, read, workload
-from .configuration import enforced, named_app
+from ...errors import AppError, SettingError, near_miss, report_of, tagged
+from ...workload.requests import RequestFile, Wanted, Workload, parsed, read, workload
+from ..configuration import enforced, named_app
 from .hosted import HostedClient, RequestItem
 
 # The name of the collector: the ids of its items begin with it.

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ..model.estimate import Seconds
+from ...model.estimate import Seconds
 
 # Names the directory of a recount in its process: `ORDER` says what to count, `RESULT` gets the results.
 VARIABLE = "MWBUDGET_RECOUNT"
