@@ -21,7 +21,7 @@ from .asgi.stack import Stack
 from .config import budgets
 from .config.budgets import Budgets
 from .counting.executed import Executed
-from .counting.rows import DIFFERS, row_counts, with_own_types
+from .counting.rows import row_counts, with_own_types
 from .counting.run import RequestCharges
 from .errors import LayerNameError, tagged
 from .interpreter.foreign_tools import ForeignTools
@@ -218,7 +218,7 @@ def _of_rows(all_counts: Mapping[Any, Counts], stack: Stack) -> Iterator[str]:
     rows: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for index, counts in all_counts.items():
         # Common beside threads and timers: budgets, HTML and JSON say it.
-        steady = {quantity: why for quantity, why in counts.why.items() if not why.startswith(DIFFERS)}
+        steady = {quantity: why for quantity, why in counts.why.items() if quantity not in counts.ranges}
         for why in dict.fromkeys(steady.values()):
             quantities = tuple(quantity for quantity in steady if steady[quantity] == why)
             rows.setdefault((why, quantities), []).append(names.get(index, index))

@@ -297,7 +297,7 @@ def test_a_comment_has_the_rows_and_no_markup_of_names() -> None:
 def test_a_limit_of_what_is_not_counted_is_undecided() -> None:
     unknown = [Unknown(RowKey(KEY, "Work"), "bytecodes", "it varies")] * 7
     told_of = Versus([], Changes(unknown=unknown), limited=True)
-    sentences = list(told_of.sentences())
+    sentences = [sentence for _, sentence in told_of.sentences()]
     assert sentences[0].startswith("undecided: ")
     assert "bytecodes not counted, so --fail cannot limit them: it varies" in sentences[0]
     assert "undecided: 2 more limits of what is not counted" in sentences

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from ..comparison.pairs import Change, Changes, RowKey
+from ..model.judged import Verdict
 from ..model.quantities import TRAITS
 from ..model.request_keys import RequestKey
 from .markdown import code, heads, plain, row_of
-from .terminal import Line
+from .terminal import Line, Style
 from .text import distinct, figure, formatted, printable, shortened, wrapped
 
 # With more requests only the rows are shown in which something changed or a limit is not kept.
@@ -18,7 +19,7 @@ FEW_REQUESTS = 3
 NAME_WIDTH = 30
 # The most undecided limits that have a sentence each, and the most requests that a sentence names.
 MOST = 5
-STYLES = {"fail": "red", "undecided": "yellow"}
+STYLES: Mapping[Verdict | None, Style] = {"fail": "red", "undecided": "yellow"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,28 +58,27 @@ class Versus:
             counts = [change for change in self.changes.counts if change.row.request == key and _changed(change)]
             yield key, times if len(keys) <= FEW_REQUESTS else [change for change in times if _changed(change)], counts
 
-    def sentences(self) -> Iterator[str]:
-        """Say which limits are broken or undecided, and how many rows changed."""
+    def sentences(self) -> Iterator[tuple[Verdict | None, str]]:
+        """Say which limits are broken or undecided, each with the verdict, and how many rows changed."""
         for change in (*self.failures, *self.undecided[:MOST]):
             assert change.most is not None
             text = told(change).removeprefix("undecided: ")
-            yield f"{change.verdict}: {_row(change.row)}: {text}; --fail allows {_number(change, change.most)} more"
+            allowed = f"--fail allows {_number(change, change.most)} more"
+            yield change.verdict, f"{change.verdict}: {_row(change.row)}: {text}; {allowed}"
         if len(self.undecided) > MOST:
-            yield f"undecided: {len(self.undecided) - MOST} more limits"
+            yield "undecided", f"undecided: {len(self.undecided) - MOST} more limits"
         for unknown in self.changes.unknown[:MOST]:
-            yield (
-                f"undecided: {_row(unknown.row)}: {unknown.quantity} not counted, so --fail cannot limit them:"
-                f" {unknown.why}"
-            )
+            why = f"{unknown.quantity} not counted, so --fail cannot limit them: {unknown.why}"
+            yield "undecided", f"undecided: {_row(unknown.row)}: {why}"
         if len(self.changes.unknown) > MOST:
-            yield f"undecided: {len(self.changes.unknown) - MOST} more limits of what is not counted"
+            yield "undecided", f"undecided: {len(self.changes.unknown) - MOST} more limits of what is not counted"
         words = [change.word for change in self.changes.times]
         if words:
             names = (("more", "slower"), ("less", "faster"), ("same", "the same"), ("undecided", "undecided"))
             counted = [f"{words.count(word)} {name}" for word, name in names if word in words]
-            yield f"of {len(words)} times, {', '.join(counted)}"
+            yield None, f"of {len(words)} times, {', '.join(counted)}"
         changed = sum(_changed(count) for count in self.changes.counts)
-        yield f"of {len(self.changes.counts)} counts, {changed or 'none'} changed"
+        yield None, f"of {len(self.changes.counts)} counts, {changed or 'none'} changed"
 
     def one_sided(self) -> Iterator[str]:
         """Say which requests only one side has, and that no limit is of anything that was measured."""
@@ -194,8 +194,8 @@ def terminal(comparison: Versus, width: int) -> Iterator[Line]:
             style = next((_style(count) for count in own if count.verdict == "fail"), "")
             yield from (Line(part, style) for part in wrapped(text, width))
     yield Line("")
-    for sentence in comparison.sentences():
-        yield Line(printable(sentence), STYLES.get(sentence.partition(":")[0], ""))
+    for verdict, sentence in comparison.sentences():
+        yield Line(printable(sentence), STYLES.get(verdict, ""))
     for remark in (*comparison.one_sided(), *comparison.remarks):
         yield Line(printable(f"note: {remark}"))
     ending = comparison.ending()
@@ -204,7 +204,7 @@ def terminal(comparison: Versus, width: int) -> Iterator[Line]:
 
 
 def _style(change: Change) -> str:
-    return STYLES.get(change.verdict or "", "")
+    return STYLES.get(change.verdict, "")
 
 
 def markdown(comparison: Versus) -> str:
@@ -225,7 +225,7 @@ def markdown(comparison: Versus) -> str:
             cells = ["-" if end is None else figure(end) for end in (change.before, change.after)]
             lines.append(row_of(code(change.row.name), *cells, _marked(change)))
         lines += ["", *(f"- {code(name)}: {', '.join(map(_count, own))}" for name, own in _by_row(counts))]
-    lines += ["", *(f"- {plain(sentence)}" for sentence in comparison.sentences())]
+    lines += ["", *(f"- {plain(sentence)}" for _, sentence in comparison.sentences())]
     lines += [f"- note: {plain(remark)}" for remark in (*comparison.one_sided(), *comparison.remarks)]
     ending = comparison.ending()
     lines += [] if ending is None else [f"- **{plain(ending)}**"]
