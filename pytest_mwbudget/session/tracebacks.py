@@ -18,7 +18,7 @@ from ..model.results import Result
 
 PACKAGE = Path(__file__).parents[1]
 # The files in which a test enters this package, and in which this package calls the app.
-CLIENT, SERVER = str(PACKAGE / "session" / "client.py"), str(PACKAGE / "asgi" / "server.py")
+CLIENT, SERVER = str(PACKAGE / "session" / "requests" / "client.py"), str(PACKAGE / "asgi" / "server.py")
 
 
 class Tracebacks:
