@@ -129,7 +129,7 @@ def batched_interval(values: Sequence[float], alpha: float) -> Estimate:
 def paces(values: Sequence[float]) -> list[float]:
     """Return for each value the median of its group of NEAR consecutive values."""
     parts = [values[start : start + NEAR] for start in range(0, len(values), NEAR)]
-    return [median(part) for part in parts for _ in part]
+    return [pace for part in parts for pace in [median(part)] * len(part)]
 
 
 def paces_of_others(values: Sequence[float]) -> list[float]:

@@ -111,12 +111,21 @@ def _least_beyond(count: int, above: float, alpha: float) -> int:
 
 
 def _at_most(hits: int, count: int, share: float) -> float:
-    return min(1.0, math.fsum(_chance(number, count, share) for number in range(hits + 1)))
+    if not 0 < share < 1:
+        return float(hits >= (count if share >= 1 else 0))
+    hit, miss = math.log(share), math.log1p(-share)
+    ways = _log_ways(hits, count)
+    return min(1.0, math.fsum(math.exp(ways[n] + n * hit + (count - n) * miss) for n in range(hits + 1)))
+
+
+@lru_cache(maxsize=16)
+def _log_ways(hits: int, count: int) -> list[float]:
+    """Return the logarithms of the binomial coefficients of 0 to `hits` hits. A search asks for the same again."""
+    whole = math.lgamma(count + 1)
+    return [whole - math.lgamma(number + 1) - math.lgamma(count - number + 1) for number in range(hits + 1)]
 
 
 def _chance(hits: int, count: int, share: float) -> float:
     """Return the probability of so many hits, by the binomial distribution."""
-    if not 0 < share < 1:
-        return float(hits == (count if share >= 1 else 0))
     ways = math.lgamma(count + 1) - math.lgamma(hits + 1) - math.lgamma(count - hits + 1)
     return math.exp(ways + hits * math.log(share) + (count - hits) * math.log1p(-share))

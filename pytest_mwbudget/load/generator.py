@@ -231,7 +231,7 @@ class Generator:
         ramp = len(group) if requests >= 2 * len(group) else 0
         quiet_since = time.monotonic()
         while self.done < requests:
-            ready = self.selector.select(LOOK_S)
+            ready = self.selector.select(min(LOOK_S, self.plan["silent_s"]))
             if ready:
                 quiet_since = time.monotonic()
             elif os.getppid() != self.parent:
