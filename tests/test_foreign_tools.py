@@ -194,6 +194,7 @@ def test_a_tool_of_a_waiting_thread_sleeps_and_wakes(kind: str, pool: ThreadPool
 @needs_monitoring
 def test_a_thread_that_ends_meanwhile_leaves_nothing() -> None:
     tool = Tool()
+    references = sys.getrefcount(tool)
     with suspended():
         pool = ThreadPoolExecutor(1)
         in_thread(pool, sys.settrace, tool)
@@ -201,7 +202,7 @@ def test_a_thread_that_ends_meanwhile_leaves_nothing() -> None:
             pool.shutdown()
         assert not instrumented(())
         gc.collect()
-        assert sys.getrefcount(tool) == 2
+        assert sys.getrefcount(tool) == references
 
 
 @needs_monitoring

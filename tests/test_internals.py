@@ -413,5 +413,6 @@ def test_self_checks_leave_nothing_behind() -> None:
         for check in internals.SELF_CHECKS:
             check.cache_clear()
             check()
-    gc.collect()
+    while gc.collect():  # Python 3.14 frees the frames of generators in a second collection
+        pass
     assert len(gc.get_objects()) - before < 20

@@ -8,6 +8,7 @@ import functools
 import queue
 import sys
 import threading
+import types
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -28,8 +29,9 @@ from pytest_mwbudget.counting.spawning import Spawning
 from pytest_mwbudget.interpreter.foreign_tools import garbage_collection_paused
 from pytest_mwbudget.model.results import LoopName, Measurement
 from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.schedule import Schedule
 
-from .apps import Noop, hello
+from .apps import FAST, Noop, hello
 from .counted import (
     COROUTINE,
     COUNT_ONLY,
@@ -39,13 +41,17 @@ from .counted import (
     PassThrough,
     SpawnsInAGroup,
     basic,
-    counted,
     counts,
     every_loop,
     everything_as_before,
     needs_objects,
     number,
 )
+from .counted import counted as counted_in_full
+
+# Tasks and threads are the same in every request, so the app need not be warm.
+BRIEF = Schedule(**FAST)
+counted = functools.partial(counted_in_full, schedule=BRIEF)
 
 # ---- calls that are watched ---------------------------------------------------------------------------------------
 
@@ -172,7 +178,7 @@ def test_tasks_are_seen_where_what_makes_them_was_kept(loop: LoopName, factory: 
         running.set_task_factory(factory)
         request = build_request("GET", "/", {})
         with everything_as_before(running):
-            return await engine.measure(Noop(Keeps(Noop(hello))), request, COUNT_ONLY, Environment())
+            return await engine.measure(Noop(Keeps(Noop(hello))), request, COUNT_ONLY, Environment(schedule=BRIEF))
 
     measurement = loops.run(loop, main)
     found = counts(measurement, "Keeps")
@@ -278,6 +284,9 @@ def test_watching_tasks_creates_nothing_that_is_counted(loop: LoopName) -> None:
         # uvloop's own methods are compiled, so their internal calls are unknown.
         for function in (spawns, schedules) if loop == "asyncio" else (spawns,):
             unwatched, watched = await made_unwatched_and_watched(function)
+            if loop == "uvloop" and sys.version_info >= (3, 14):
+                # asyncio.create_task makes a method of the loop, and no method of what stands in its place.
+                assert unwatched.pop(types.MethodType) == 1
             assert unwatched == watched
 
     loops.run(loop, main)
@@ -312,7 +321,9 @@ def test_eager_tasks_are_charged_to_their_layer() -> None:
     async def main() -> Measurement:
         asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
         request = build_request("GET", "/", {})
-        found = await engine.measure(basic(SpawnsInAGroup, PassThrough), request, COUNT_ONLY, Environment())
+        found = await engine.measure(
+            basic(SpawnsInAGroup, PassThrough), request, COUNT_ONLY, Environment(schedule=BRIEF)
+        )
         assert asyncio.get_running_loop().get_task_factory() is asyncio.eager_task_factory
         return found
 
@@ -385,7 +396,7 @@ def test_a_task_that_was_there_before_is_nobodys() -> None:
     async def main() -> Measurement:
         other = asyncio.create_task(busy_elsewhere())
         request = build_request("GET", "/", {})
-        found = await engine.measure(Noop(Waits(hello)), request, COUNT_ONLY, Environment())
+        found = await engine.measure(Noop(Waits(hello)), request, COUNT_ONLY, Environment(schedule=BRIEF))
         other.cancel()
         return found
 
@@ -488,7 +499,7 @@ def test_asyncios_debug_mode_is_suspended() -> None:
     async def main(*, debug: bool) -> Measurement:
         asyncio.get_running_loop().set_debug(debug)
         request = build_request("GET", "/", {})
-        measurement = await engine.measure(basic(PassThrough), request, COUNT_ONLY, Environment())
+        measurement = await engine.measure(basic(PassThrough), request, COUNT_ONLY, Environment(schedule=BRIEF))
         assert asyncio.get_running_loop().get_debug() == debug
         return measurement
 

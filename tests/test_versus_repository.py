@@ -40,6 +40,8 @@ def test_the_base_is_the_merge_base_with_main(project: Project) -> None:
 def test_a_remote_main_branch_goes_before_a_local_one(project: Project, tmp_path: Path) -> None:
     clone = Project(tmp_path / "clone")
     clone.git("remote", "add", "origin", str(project.root))
+    # Newer versions of git take the branch that the other repository is on for its main branch.
+    clone.git("config", "remote.origin.followRemoteHEAD", "never")
     clone.git("fetch", "--quiet", "origin")
     clone.git("checkout", "--quiet", "-b", "mine", "origin/change")
     assert Repository(clone.root).base(None, {}).chosen == "merge base with origin/main"
