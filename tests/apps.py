@@ -89,28 +89,38 @@ MOST_S = 15.0
 EXECUTED_NS = 30_000_000
 
 
+# A profile of so few samples that it shows only that there is one.
+SHORT_PROFILE = {"profile_least_s": 0.02, "profile_chunk_s": 0.02, "profile_samples": 5, "profile_events": 1}
+
+
 class Scheduled:
-    """A pytest plugin that changes the schedule of a run."""
+    """A pytest plugin that changes the schedule of a run, and makes its profiles short."""
 
     def __init__(self, **changes: Any) -> None:
-        self.schedule = Schedule(**changes)
+        self.schedule = Schedule(**SHORT_PROFILE | changes)
 
     def pytest_configure(self, config: pytest.Config) -> None:
         config.stash[SCHEDULE] = self.schedule
 
 
 # A schedule for budgets far from the true cost: the app need not be warm, and the first figures are enough. A failure
-# counts once two looks in a row agree.
-FAST = {"warm_ns": 10_000_000, "brief_warm_calls": 20, "brief_warm_ns": 10_000_000}
-FAST |= {
+# counts once two looks in a row agree. A saving has an interval from five rounds on, a wide one that contradicts less.
+FAST = {
+    "warm_ns": 10_000_000,
+    "brief_warm_calls": 20,
+    "brief_warm_ns": 10_000_000,
+    "uncounted_requests": 3,
     "settle_calls": 8,
     "settle_ns": 2_000_000,
     "first_look_ns": 10_000_000,
     "failure_time_s": 0.05,
     "watched_time_s": 0.05,
     "precision_time_s": 0.1,
+    "parts_time_s": 0.1,
     "executed_ns": EXECUTED_NS,
-    "savings_share": 0.005,
+    "witness_rounds": 6,
+    "fewest_savings": 6,
+    "savings_share": 0.002,
 }
 
 
@@ -148,12 +158,14 @@ def needs(*quantities: CountedQuantity) -> pytest.MarkDecorator:
 def unchanged_code() -> Iterator[None]:
     """Fail if a function that exists now has another code object at the end of the block."""
     gc.unfreeze()  # get_objects() leaves out frozen objects
-    before = [(f, f.__code__) for f in gc.get_objects() if type(f) is FunctionType]
+    functions = [one for one in gc.get_objects() if type(one) is FunctionType]
     gc.freeze()
+    codes = [function.__code__ for function in functions]
     try:
         yield
     finally:
-        changed = [function.__qualname__ for function, code in before if function.__code__ is not code]
+        both = zip(functions, codes, strict=True)
+        changed = [function.__qualname__ for function, code in both if function.__code__ is not code]
         assert not changed, f"left with other code: {changed}"
 
 

@@ -21,7 +21,7 @@ from .readings import repeated
 pytest_plugins = ["pytester", "tests.browser"]
 
 # pytester forgets the modules that an inner run imports. Those imported here are not imported again in each run.
-USED = ["jinja2", "pyinstrument.renderers", "starlette.applications", "starlette.middleware.base"]
+USED = ["jinja2", "pyinstrument.renderers", "starlette.middleware.base", "starlette.testclient"]
 USED += [module.name for module in walk_packages(pytest_mwbudget.__path__, "pytest_mwbudget.")]
 for _name in USED:
     if not _name.endswith("__main__"):

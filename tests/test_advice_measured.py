@@ -415,7 +415,8 @@ def advised(pytester: pytest.Pytester, spin_us: int = 0, **schedule: float) -> d
     """Return the texts of the advice by rule, for each test of an inner run."""
     pytester.makepyfile(shop=SHOP.replace("SPIN_US = 0", f"SPIN_US = {spin_us}"), test_shop=TESTS)
     options = ("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, "--mw-budget", "-v", "--mw-budget-json=mw.json")
-    changes: dict[str, Any] = FAST | {"savings_share": 0.0, "parts_time_s": 0.05, "precision_time_s": 0.05} | schedule
+    changes: dict[str, Any] = FAST | {"savings_share": 0.0, "parts_time_s": 0.05, "precision_time_s": 0.05}
+    changes |= {"counted_requests": 5} | schedule
     result = pytester.runpytest_inprocess(*options, plugins=[Scheduled(**changes)])
     result.assert_outcomes(passed=9)
     document: Any = json.loads((pytester.path / "mw.json").read_text(encoding="utf-8"))

@@ -49,15 +49,15 @@ def on(name: LoopName, function: Callable[[], Awaitable[Any]]) -> Any:
 # ---- the clocks -------------------------------------------------------------------------------------------------
 
 
-def moved(clock: Callable[[], float]) -> bool:
+def moved(clock: Callable[[], float], calls: int = 100_000) -> bool:
     before = clock()
-    return any(clock() != before for _ in range(100_000))
+    return any(clock() != before for _ in range(calls))
 
 
 @pytest.mark.parametrize("clock", ["perf_counter", "perf_counter_ns", "thread_time_ns"])
 def test_they_run_while_those_of_python_stand_still(clock: str) -> None:
     with frozen():
-        assert not moved(time.perf_counter)
+        assert not moved(time.perf_counter, 1000)
         assert moved(getattr(clocks, clock))
     with patch.object(time, clock, lambda: 7):
         assert moved(getattr(clocks, clock))
@@ -185,8 +185,8 @@ def test_a_limit_holds_while_time_stands_still(name: LoopName, seconds: float) -
         await anyio.sleep_forever()
 
     request = build_request("GET", "/", {})
-    with frozen(), pytest.raises(MeasurementError, match=r"did not begin a response within 0\.2 s"):
-        on(name, lambda: send_once(app, request, Settings(lifespan=False, startup_timeout_s=0.2)))
+    with frozen(), pytest.raises(MeasurementError, match=r"did not begin a response within 0\.05 s"):
+        on(name, lambda: send_once(app, request, Settings(lifespan=False, startup_timeout_s=0.05)))
 
 
 @every_loop
@@ -200,10 +200,10 @@ def test_the_limit_of_a_lifespan_holds_while_time_stands_still(name: LoopName, p
             await send({"type": f"lifespan.{step}.complete"})
 
     async def main() -> None:
-        async with lifespan(app, 0.2):
+        async with lifespan(app, 0.1):
             pass
 
-    with frozen(), pytest.raises(LifespanError, match=rf"{phase} did not end within 0\.2 s"):
+    with frozen(), pytest.raises(LifespanError, match=rf"{phase} did not end within 0\.1 s"):
         on(name, main)
 
 
@@ -226,7 +226,7 @@ def test_a_clock_that_leaps_ends_nothing_before_its_time(name: LoopName) -> None
 @every_loop
 def test_after_a_leap_the_limit_still_holds(name: LoopName) -> None:
     async def main() -> None:
-        async with loops.current().limited(0.2):
+        async with loops.current().limited(0.05):
             with frozen():
                 await anyio.sleep_forever()
 
@@ -240,7 +240,7 @@ def test_time_can_be_added_while_the_clock_stands_still(name: LoopName) -> None:
         async with loops.current().limited(0.05) as extend:
             extend(30)
             begin = clocks.perf_counter()
-            while clocks.perf_counter() - begin < 0.2:
+            while clocks.perf_counter() - begin < 0.1:
                 await anyio.sleep(0)
         return "in time"
 

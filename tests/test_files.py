@@ -12,6 +12,8 @@ import pytest
 from pytest_mwbudget.interpreter import files
 from pytest_mwbudget.session import file_lock, profiles
 
+from .apps import FAST
+
 # Notes what code of the package opens, lists and makes while a test runs, and which of its modules are imported. Those
 # of other packages may be imported. What is in REAL is on the real file system.
 AUDIT = """
@@ -58,10 +60,10 @@ pytest_runtest_makereport = first(reported)
 
 
 def pytest_configure(config):
-    from pytest_mwbudget.session.gate import SCHEDULE
+    from pytest_mwbudget.session import gate
     from pytest_mwbudget.timing.schedule import Schedule
 
-    config.stash[SCHEDULE] = Schedule(precision_time_s=0.1, failure_time_s=0.1, watched_time_s=0)
+    config.stash[gate.SCHEDULE] = Schedule(**SCHEDULE)
     sys.addaudithook(note)
 
 
@@ -107,12 +109,16 @@ def test_unmarked():
 
 
 @pytest.mark.parametrize("option", [None, "--mw-budget", "--mw-budget-survey"])
-def test_nothing_is_opened_or_imported_while_a_test_runs(pytester: pytest.Pytester, option: str | None) -> None:
+def test_nothing_is_opened_or_imported_while_a_test_runs(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, option: str | None
+) -> None:
     pytester.makeini("[pytest]\nmw_budget_app = test_app:app\n")
-    pytester.makeconftest(AUDIT)
+    pytester.makeconftest(f"SCHEDULE = {FAST | {'watched_time_s': 0}}\n{AUDIT}")
     pytester.makepyfile(test_app=APP)
     options = [option, "--mw-budget-flamegraph=never"] if option else []
-    result = pytester.runpytest_subprocess("-p", "no:randomly", *options)
+    # Importing other plugins takes longer than these tests.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    result = pytester.runpytest_subprocess("-p", "pytest_mwbudget.plugin", "--assert=plain", *options)
     result.assert_outcomes(passed=3 if option else 4, failed=1 if option else 0)
     assert json.loads((pytester.path / "found.json").read_text()) == []
 

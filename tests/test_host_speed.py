@@ -5,40 +5,23 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from time import perf_counter_ns
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 # Imported here once, because pytester forgets the modules that an inner run imported.
-import starlette.applications
-import starlette.middleware  # noqa: F401
+import starlette.applications  # noqa: F401
+from starlette.middleware import Middleware
 
 from pytest_mwbudget.analysis.slowdown import Interruptions, slowdown
 from pytest_mwbudget.config.budgets import Budgets
-from pytest_mwbudget.session.remembered_speed import BELIEVED_SHARE, HOPS_KEY, KEPT_RUNS, KEY, machine
+from pytest_mwbudget.session.remembered_speed import BELIEVED_SHARE, HOPS_KEY, KEPT_RUNS, KEY, Recall, Seen, machine
 from pytest_mwbudget.timing import run as timing_run
 from pytest_mwbudget.timing.host_speed import CALLS, Interrupted, Machine, kind, reference_ns
-from pytest_mwbudget.timing.schedule import Schedule
 
-from .apps import FAST, LEAN, SPIN, Noop, Scheduled, hello, measured
-from .readings import readings
-
-
-class Spin(Noop):
-    """A layer that takes some microseconds."""
-
-    def __init__(self, app: Any, us: int) -> None:
-        super().__init__(app)
-        self.us = us
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        end = perf_counter_ns() + self.us * 1000
-        while perf_counter_ns() < end:
-            pass
-        await self.app(scope, receive, send)
-
+from .apps import FAST, LEAN, SPIN, Scheduled
+from .test_engine import Costly, Server
 
 # ---- the machine ------------------------------------------------------------------------------------------------
 
@@ -96,11 +79,12 @@ def test_a_layer_that_others_interrupt_in_each_request_does_not_fail(
             cls.count += 1
             return Interrupted(cls.count * 1000, cls.count * 1000 * waits_ns, cls.count * 6_000_000_000)
 
+    server = Server(endpoint_us=5000.0)
     monkeypatch.setattr(timing_run, "Interrupted", Now)
-    layer = Spin(hello, 3000)
-    settings = {"budgets": Budgets({"us": 2000.0})}
-    found = measured(layer, schedule=Schedule(**FAST), settings=settings)
-    judged = found.layer("Spin").judged["us"]
+    # Interruptions are only read beside the real clock, so the fake clock replaces it.
+    monkeypatch.setattr(timing_run, "perf_counter_ns", server.clock)
+    found = server.measure([Middleware(Costly, server.clock, 3000.0)], budgets=Budgets({"us": 2000.0}), max_time_s=3.0)
+    judged = found.layer("Costly").judged["us"]
     assert judged.verdict == verdict
     assert (verdict == "fail") or "2.00 times slower than at its best" in str(judged.reason)
 
@@ -182,8 +166,10 @@ QUICK = ["--mw-budget", "--mw-budget-max-time=1.5", "--mw-budget-flamegraph=neve
 WARNINGS_SHOWN = ["-W", "always::pytest_mwbudget.errors.BudgetWarning"]
 
 
-# A best speed of 1 ns, which no machine reaches, watched for 60 s.
-QUICKEST = [1.0, 60.0]
+# A best speed of 1 ns, which no machine reaches, and one that every machine reaches, watched for 60 s.
+QUICKEST, SLOWEST = [1.0, 60.0], [1e9, 60.0]
+# The fewest of the runs that are kept whose speed is believed.
+BELIEVED = int(KEPT_RUNS * BELIEVED_SHARE)
 SLOWER = "*the machine ran * times slower than at its best*"
 
 
@@ -195,11 +181,11 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
-def run(project: pytest.Pytester, *arguments: str, workers: int = 0, **schedule: Any) -> pytest.RunResult:
+def run(project: pytest.Pytester, *arguments: str, workers: int = 0) -> pytest.RunResult:
     options = [*LEAN, *QUICK, *WARNINGS_SHOWN, *arguments]
     if workers:
         return project.runpytest_subprocess("-n", str(workers), *options)
-    return project.runpytest_inprocess("-p", "no:xdist", *options, plugins=[Scheduled(**FAST | schedule)])
+    return project.runpytest_inprocess("-p", "no:xdist", *options, plugins=[Scheduled(**FAST)])
 
 
 def kept(project: pytest.Pytester, key: str = KEY) -> Any:
@@ -212,22 +198,26 @@ def keep(project: pytest.Pytester, value: object, key: str = KEY) -> None:
     path.write_text(json.dumps(value), encoding="utf-8")
 
 
-def test_a_run_leaves_the_speed_that_it_saw(project: pytest.Pytester) -> None:
+def test_a_run_without_hops_leaves_the_speed_that_it_saw_and_no_time_of_a_hop(project: pytest.Pytester) -> None:
     project.makepyfile(test_other=TIMED)
-    run(project, failure_time_s=1.0).assert_outcomes(failed=2)
+    run(project, "--mw-budget-json=mw.json").assert_outcomes(failed=2)
     ((name, speeds),) = kept(project).items()
     assert name == kind()
     ((best_ns, watched_s),) = speeds
     assert 100 < best_ns < 1_000_000
-    # Two tests of 1 s each; on a busy machine the last look may take longer.
-    assert 0.8 <= watched_s < 80
+    measurements = json.loads((project.path / "mw.json").read_text(encoding="utf-8"))["measurements"]
+    assert len(measurements) == 2
+    assert watched_s == pytest.approx(sum(measurement["seconds"] for measurement in measurements))
+    assert not (project.path / ".pytest_cache" / "v" / HOPS_KEY).exists()
 
 
 def test_what_a_quicker_machine_would_keep_is_no_failure(project: pytest.Pytester) -> None:
-    keep(project, {kind(): [QUICKEST]})
-    result = run(project)
+    keep(project, {kind(): [QUICKEST] * BELIEVED + [SLOWEST] * (KEPT_RUNS - BELIEVED)})
+    # It is undecided, so it is measured until its time is over.
+    result = run(project, "--mw-budget-max-time=0.5")
     result.assert_outcomes(passed=1, warnings=1)
     result.stdout.fnmatch_lines([SLOWER])
+    assert len(kept(project)[kind()]) == KEPT_RUNS
 
 
 @pytest.mark.live
@@ -245,37 +235,51 @@ def test_workers_know_what_runs_saw_and_leave_together_what_they_see(project: py
     assert 0.8 <= watched_s < 80
 
 
-def test_another_kind_of_machine_says_nothing_of_this_one(project: pytest.Pytester) -> None:
-    keep(project, {"another": [[1.0, 60.0]]})
+# Runs that no run can have written.
+UNUSABLE = ["1", None, 0, 1.0, [1.0], [0, 60.0], [1.0, -1], [1.0, "9"], [1.0, 1, 1]]
+
+
+def test_another_kind_of_machine_and_nonsense_say_nothing_of_this_one(project: pytest.Pytester) -> None:
+    keep(project, {"another": [QUICKEST], kind(): UNUSABLE})
     run(project).assert_outcomes(failed=1)
-    assert kept(project)["another"] == [[1.0, 60.0]]
+    assert kept(project)["another"] == [QUICKEST]
     assert len(kept(project)[kind()]) == 1
 
 
-@readings
-def test_a_machine_that_has_become_slow_is_taken_as_it_is_after_some_runs(project: pytest.Pytester) -> None:
-    believed = int(KEPT_RUNS * BELIEVED_SHARE)
-    quick, slow = [1.0, 60.0], [1e9, 60.0]
-    keep(project, {kind(): [quick] * believed + [slow] * (KEPT_RUNS - believed)})
-    run(project).assert_outcomes(passed=1, warnings=1)
-    assert len(kept(project)[kind()]) == KEPT_RUNS
-    keep(project, {kind(): [quick] * (believed - 1) + [slow] * (KEPT_RUNS - believed + 1)})
-    run(project).assert_outcomes(failed=1)
+class Cache:
+    """pytest's cache in memory."""
+
+    def __init__(self, **stored: object) -> None:
+        self.texts = {key: json.dumps(value) for key, value in stored.items()}
+
+    def get(self, key: str, default: object) -> Any:
+        return json.loads(self.texts[key]) if key in self.texts else default
+
+    def set(self, key: str, value: object) -> None:
+        self.texts[key] = json.dumps(value)
 
 
-@pytest.mark.parametrize(
-    "nonsense",
-    [
-        [1.0],
-        {kind(): 1.0},
-        None,
-        {"another": 1.0, kind(): ["1", None, 0, 1.0, [1.0], [0, 60.0], [1.0, -1], [1.0, "9"], [1.0, 1, 1]]},
-    ],
-)
-def test_nonsense_is_replaced(project: pytest.Pytester, nonsense: object) -> None:
-    keep(project, nonsense)
-    run(project).assert_outcomes(failed=1)
-    assert len(kept(project)[kind()]) == 1
+def remembered(cache: Cache) -> Machine:
+    return machine(cast("pytest.Config", SimpleNamespace(cache=cache)))
+
+
+@pytest.mark.parametrize("nonsense", [[1.0], {kind(): 1.0}, None, {"another": 1.0, kind(): UNUSABLE}])
+def test_nonsense_is_replaced(nonsense: object) -> None:
+    cache = Cache(**{KEY: nonsense})
+    assert (remembered(cache).known_ns, remembered(cache).watched_s) == (math.inf, 0.0)
+    recall = Recall()
+    recall.seen = Seen(500.0, 2.0)
+    config = SimpleNamespace(cache=cache)
+    recall.pytest_sessionfinish(cast("pytest.Session", SimpleNamespace(config=config)))
+    assert cache.get(KEY, None) == {kind(): [[500.0, 2.0]]}
+
+
+def test_a_machine_that_has_become_slow_is_taken_as_it_is_after_some_runs() -> None:
+    def known_ns(quick: int) -> float:
+        return remembered(Cache(**{KEY: {kind(): [QUICKEST] * quick + [SLOWEST] * (KEPT_RUNS - quick)}})).known_ns
+
+    assert known_ns(BELIEVED) == QUICKEST[0]
+    assert known_ns(BELIEVED - 1) == SLOWEST[0]
 
 
 def test_without_a_cache_a_run_knows_what_it_sees(project: pytest.Pytester) -> None:
@@ -285,19 +289,12 @@ def test_without_a_cache_a_run_knows_what_it_sees(project: pytest.Pytester) -> N
 
 
 def test_the_seconds_for_which_runs_have_watched_the_machine_add_up() -> None:
-    def remembered(*runs: list[float]) -> Machine:
-        cache = SimpleNamespace(get=lambda key, default: {kind(): list(runs)})
-        return machine(cast("pytest.Config", SimpleNamespace(cache=cache)))
+    def after(*runs: list[float]) -> Machine:
+        return remembered(Cache(**{KEY: {kind(): runs}}))
 
-    assert (remembered([900.0, 0.5]).known_ns, remembered([900.0, 0.5]).watched_s) == (900.0, 0.5)
-    assert remembered([900.0, 0.5], [800.0, 0.25], [700.0, 2.5]).watched_s == 3.25
-    assert remembered().watched_s == 0.0
-
-
-def test_a_run_without_hops_leaves_no_time_of_a_hop(project: pytest.Pytester) -> None:
-    run(project)
-    assert kept(project)
-    assert not (project.path / ".pytest_cache" / "v" / HOPS_KEY).exists()
+    assert (after([900.0, 0.5]).known_ns, after([900.0, 0.5]).watched_s) == (900.0, 0.5)
+    assert after([900.0, 0.5], [800.0, 0.25], [700.0, 2.5]).watched_s == 3.25
+    assert after().watched_s == 0.0
 
 
 def test_a_run_with_hops_leaves_the_time_of_a_hop(project: pytest.Pytester) -> None:
@@ -315,9 +312,7 @@ def test_a_run_with_hops_leaves_the_time_of_a_hop(project: pytest.Pytester) -> N
 
 def test_a_run_knows_the_hop_that_enough_runs_saw() -> None:
     def known(*hops_ns: float) -> float:
-        kept = {HOPS_KEY: {kind(): [[ns, 1.0] for ns in hops_ns]}}
-        cache = SimpleNamespace(get=lambda key, default: kept.get(key, default))
-        return machine(cast("pytest.Config", SimpleNamespace(cache=cache))).best_hop_ns
+        return remembered(Cache(**{HOPS_KEY: {kind(): [[ns, 1.0] for ns in hops_ns]}})).best_hop_ns
 
     assert known() == math.inf
     assert known(50_000.0, 40_000.0) == 40_000.0

@@ -220,20 +220,20 @@ def test_one_part_alone_is_known_as_well_as_it_is_and_an_unknown_part_leaves_the
 
 
 @pytest.mark.parametrize("skew", [0.0, 0.5, 1.5])
-@pytest.mark.parametrize("alpha", [0.05, 0.01])
-def test_the_interval_of_a_sum_misses_no_more_often_than_those_of_its_parts(skew: float, alpha: float) -> None:
+def test_the_interval_of_a_sum_misses_no_more_often_than_those_of_its_parts(skew: float) -> None:
     """A row: its own time, two null layers and the handing, of unequal size, noise and number, skewed like requests."""
-    chance, missed, runs = random.Random(29), 0, 600
+    chance, missed, runs = random.Random(29), {0.05: 0, 0.01: 0}, 600
     for _ in range(runs):
-        parts = []
-        for sign, scale, count in ((1, 3.0, 400), (-1, 1.0, 100), (-1, 1.5, 60), (-1, 4.0, 200)):
+        values = []
+        for scale, count in ((3.0, 400), (-1.0, 100), (-1.5, 60), (-4.0, 200)):
             noise = (chance.lognormvariate(0.0, skew) - 1 if skew else chance.gauss(0.0, 1.0) for _ in range(count))
-            part = batched_interval([scale * value for value in noise], alpha)
-            parts.append(part if sign > 0 else -part)
-        whole = independent_sum(*parts)
-        missed += not whole.low <= 0 <= whole.high
-    # Three standard deviations of the number of misses.
-    assert missed <= runs * alpha + 3 * math.sqrt(runs * alpha)
+            values.append([scale * value for value in noise])
+        for alpha in missed:
+            whole = independent_sum(*(batched_interval(part, alpha) for part in values))
+            missed[alpha] += not whole.low <= 0 <= whole.high
+    for alpha, misses in missed.items():
+        # Three standard deviations of the number of misses.
+        assert misses <= runs * alpha + 3 * math.sqrt(runs * alpha)
 
 
 def test_all_looks_together_spend_no_more_than_alpha() -> None:
@@ -393,13 +393,6 @@ def costs(noise: Noise, rng: random.Random, true_us: float) -> Iterator[float]:
     return (true_us + 0.05 * BUDGET_US * value for value in noise(rng))
 
 
-@pytest.mark.parametrize("noise", NOISES)
-def test_a_layer_on_its_budget_fails_less_often_than_alpha(noise: Noise) -> None:
-    rng = random.Random(20)
-    failed = sum(verdict_after(LOOKS, costs(noise, rng, BUDGET_US)) == "fail" for _ in range(RUNS))
-    assert failed / RUNS < ALPHA
-
-
 def ever_fails(values: Iterator[float], share: int) -> bool:
     """Tell whether any look fails; an undecided row gets `share` times its requests again, any other a quarter."""
     seen: list[float] = []
@@ -416,14 +409,19 @@ def ever_fails(values: Iterator[float], share: int) -> bool:
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_nor_does_it_fail_more_often_where_the_time_goes_into_open_verdicts(noise: Noise) -> None:
+def test_a_layer_on_its_budget_fails_less_often_than_alpha(noise: Noise) -> None:
+    """Also where the time goes into open verdicts. Each long series is also some short ones, because noise is slow."""
     rng = random.Random(25)
-    failed = {1: 0, 3: 0}
-    for _ in range(RUNS // 2):
+    # With other seeds at most 0.5 % of the long series fail. If 5 % did, this would pass with a probability of 0.0005.
+    short, long, failed, failed_of_share = LOOKS[-1], RUNS * LOOKS[-1] // MOST_SEEN, 0, {1: 0, 3: 0}
+    for _ in range(long):
         values = list(islice(costs(noise, rng, BUDGET_US), MOST_SEEN))
-        for share in failed:
-            failed[share] += ever_fails(iter(values), share)
-    assert max(failed.values()) / (RUNS // 2) < ALPHA
+        for start in range(0, MOST_SEEN, short):
+            failed += verdict_after(LOOKS, iter(values[start : start + short])) == "fail"
+        for share in failed_of_share:
+            failed_of_share[share] += ever_fails(iter(values), share)
+    assert failed / RUNS < ALPHA
+    assert max(failed_of_share.values()) / long < ALPHA
 
 
 @pytest.mark.parametrize("noise", NOISES)
@@ -461,10 +459,10 @@ def test_a_neighbour_that_rests_now_and_then_fails_nobody_and_takes_no_verdict()
     """The machine is unknown, and at its best the layer takes 4 % less than its budget."""
     rng = random.Random(24)
     verdicts = []
-    for _ in range(RUNS // 4):
-        taken, neighbour = Series(), with_a_neighbour_that_rests(rng)
-        for _ in range(8192):
-            taken.add(*next(neighbour))
+    # If 5 % of the runs failed, this would pass with a probability of 0.005.
+    for _ in range(150):
+        values, reference = zip(*islice(with_a_neighbour_that_rests(rng), 8192), strict=True)
+        taken = Series(list(values), list(reference))
         quick_ns = quickest(taken.reference)
         steady = taken.steady(quick_ns)
         us = batched_interval(steady.values, spend(ALPHA, 6))

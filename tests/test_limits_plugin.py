@@ -6,13 +6,16 @@ import json
 import re
 import subprocess
 import sys
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
+from pytest_mwbudget.config.checks import check
+from pytest_mwbudget.errors import SettingError
 from pytest_mwbudget.limits.file import Limit, LimitsFile, Place, parsed, text_of
 from pytest_mwbudget.session.limits import evidence, of_tests
-from pytest_mwbudget.session.limits.kept_objects import new_objects
+from pytest_mwbudget.session.limits.kept_objects import kept_objects, new_objects
 from pytest_mwbudget.session.limits.of_tests import surroundings
 from pytest_mwbudget.session.limits.recount import Recount, RecountError
 
@@ -30,7 +33,11 @@ from pathlib import Path
 
 import pytest
 
-COST = Path(__file__).with_name("cost")
+COST = int(Path(__file__).with_name("cost").read_text())
+
+
+async def nothing():
+    pass
 
 
 class Layer:
@@ -38,8 +45,8 @@ class Layer:
         self.app = app
 
     async def __call__(self, scope, receive, send):
-        for _ in range(int(COST.read_text())):
-            await asyncio.gather(asyncio.sleep(0))
+        for task in [asyncio.create_task(nothing()) for _ in range(COST)]:
+            await task
         await self.app(scope, receive, send)
 
 
@@ -68,6 +75,9 @@ def test_two(mw_budget):
 class Project:
     """A project with a file of limits. `recounts` are what other processes counted again."""
 
+    # The file and the JSON document that an update of TESTS writes: the same in every test.
+    updated: ClassVar[tuple[str, str] | None] = None
+
     def __init__(self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
         self.pytester, self.recounts = pytester, list[Recount]()
         self.file = pytester.path / "mw-budgets.json"
@@ -85,6 +95,16 @@ class Project:
         options = [*LEAN, "-p", "no:cacheprovider", "-q", "-W", "default::pytest_mwbudget.BudgetWarning"]
         options += ["--mw-budget", "--mw-budget-flamegraph=never"] if measure else []
         return self.pytester.runpytest_inprocess(*options, *arguments, plugins=[QUICKLY])
+
+    def recorded(self) -> Any:
+        """Write the file that an update of TESTS writes, and return its JSON document; one update serves all tests."""
+        if Project.updated is None:
+            self.run(*UPDATE, "--mw-budget-json=mw.json").assert_outcomes(passed=2)
+            document = (self.pytester.path / "mw.json").read_text(encoding="utf-8")
+            Project.updated = (self.file.read_text(encoding="utf-8"), document)
+        text, document = Project.updated
+        self.file.write_text(text, encoding="utf-8")
+        return json.loads(document)
 
     @property
     def limits(self) -> dict[str, float]:
@@ -215,16 +235,17 @@ def test_nothing_is_judged_without_measuring_or_without_a_file(project: Project)
     project.file.write_text("no JSON")
     project.run(measure=False).assert_outcomes(passed=2)
     project.file.unlink()
-    project.run("-o", "mw_budget_file=", "--mw-budget-max-time=0.01").assert_outcomes(passed=2)
+    counted = ("-o", "mw_budget_tasks=20")  # without any budget, times would be measured
+    project.run("-o", "mw_budget_file=", *counted, "test_app.py::test_one").assert_outcomes(passed=1)
 
 
 def test_limits_of_counts_need_no_times(project: Project) -> None:
-    project.run(*UPDATE, "--mw-budget-json=mw.json")
-    measurements = json.loads((project.pytester.path / "mw.json").read_text(encoding="utf-8"))["measurements"]
+    measurements = project.recorded()["measurements"]
     assert [one["total_us"] for one in measurements] == [None, None]
     assert {one["recorded"]["section"] for one in measurements} == {None}
-    project.run("--mw-budget-json=mw.json")
-    (first, _) = json.loads((project.pytester.path / "mw.json").read_text(encoding="utf-8"))["measurements"]
+    project.run("--mw-budget-json=mw.json", "test_app.py::test_one")
+    (first,) = json.loads((project.pytester.path / "mw.json").read_text(encoding="utf-8"))["measurements"]
+    assert first["total_us"] is None
     assert first["verdict"] == "pass"
     assert first["recorded"]["section"] == HERE.section
     assert {(one["row"], one["limit"]) for one in first["recorded"]["limits"] if one["quantity"] == "tasks"} == {
@@ -235,19 +256,22 @@ def test_limits_of_counts_need_no_times(project: Project) -> None:
     }
 
 
-def test_raises_are_listed_by_size_and_large_ones_are_marked(project: Project) -> None:
-    project.run(*UPDATE)
+def test_only_fix_raises_limits_and_it_lists_the_raises_by_size_with_large_ones_marked(project: Project) -> None:
+    project.recorded()
     project.costs(22)
-    project.run().assert_outcomes(failed=2)
-    result = project.run(*FIX)
-    result.assert_outcomes(passed=2)
+    result = project.run(*UPDATE, "test_app.py::test_one")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["mw-budgets.json: nothing is written of * that did not pass"])
+    result.stdout.no_fnmatch_line("*is up to date*")
+    result = project.run(*FIX, "test_app.py::test_one")
+    result.assert_outcomes(passed=1)
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(["  raised: test_app.py::test_one, GET /one, Layer: 20 tasks to 22 tasks (+10%)"])
     result.stdout.no_fnmatch_line("*raised by more than*")
     assert '"limit": 22, "reason": "it must"' in project.file.read_text(encoding="utf-8")
-    project.run().assert_outcomes(passed=2)
+    project.run("test_app.py::test_one").assert_outcomes(passed=1)
     project.costs(44)
-    result = project.run(*FIX)
+    result = project.run(*FIX, "test_app.py::test_one")
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(
         [
@@ -259,21 +283,13 @@ def test_raises_are_listed_by_size_and_large_ones_are_marked(project: Project) -
     shares = [float(line.partition("(+")[2].rstrip("%)")) for line in raises]
     assert shares == sorted(shares, reverse=True)
     project.costs(5)
-    result = project.run(*UPDATE)
+    result = project.run(*UPDATE, "test_app.py::test_one")
     result.stdout.fnmatch_lines(["  trimmed: test_app.py::test_one, GET /one, Layer: 44 tasks to 5 tasks"])
     assert project.limits["one Layer"] == 5
 
 
-def test_a_file_whose_tests_did_not_pass_is_not_called_up_to_date(project: Project) -> None:
-    project.run(*UPDATE)
-    project.costs(22)
-    result = project.run(*UPDATE)
-    result.stdout.fnmatch_lines(["mw-budgets.json: nothing is written of * that did not pass"])
-    result.stdout.no_fnmatch_line("*is up to date*")
-
-
 def test_no_limit_passes_a_budget_of_the_marker(project: Project) -> None:
-    project.run(*UPDATE)
+    project.recorded()
     project.costs(22)
     marked = TESTS.replace("mw_budget\ndef test_one", "mw_budget(tasks=21)\ndef test_one")
     project.pytester.makepyfile(test_app=marked)
@@ -292,7 +308,7 @@ def test_no_limit_passes_a_budget_of_the_marker(project: Project) -> None:
 
 
 def test_a_part_removes_nothing_and_a_whole_run_names_what_is_unused(project: Project) -> None:
-    project.run(*UPDATE)
+    project.recorded()
     text = project.file.read_text(encoding="utf-8")
     renamed = TESTS.replace("test_two", "test_second")
     project.pytester.makepyfile(test_app=renamed, test_more="def test_more(): pass")
@@ -331,7 +347,7 @@ def test_of_a_file_that_was_collected_in_part_nothing_is_removed(project: Projec
 
 
 def test_a_skipped_test_is_not_unused(project: Project) -> None:
-    project.run(*UPDATE)
+    project.recorded()
     text = project.file.read_text(encoding="utf-8")
     for mark in ("@pytest.mark.skip", "@pytest.mark.xfail(reason='x', strict=False)"):
         project.pytester.makepyfile(test_app=TESTS.replace("def test_two", f"{mark}\ndef test_two"))
@@ -351,14 +367,9 @@ def test_a_skipped_test_is_not_unused(project: Project) -> None:
         ((*UPDATE, "--mw-budget-reason=x"), "--mw-budget-reason='x' explains no raise; add fix to"),
         ((*UPDATE, "--mw-budget-update-mode=fix"), "--mw-budget-update-mode has fix, which raises limits, and a raise"),
         ((*UPDATE, "--mw-budget-update-mode=fixx"), "--mw-budget-update-mode is 'fixx'. Did you mean 'fix'? The"),
-        ((*UPDATE, "--mw-budget-update-mode=,"), "--mw-budget-update-mode names no mode. The modes are: create, trim,"),
         ((*FIX[:2], "--mw-budget-reason= "), "--mw-budget-reason is blank; write a sentence"),
         ((*UPDATE, "-o", "mw_budget_file="), "--mw-budget-update has no file to update; set mw_budget_file ="),
         (("-o", "mw_budget_record=object"), "mw_budget_record is 'object'. Did you mean 'objects'? The choices are:"),
-        (
-            ("-o", "mw_budget_record=,"),
-            "mw_budget_record names no quantity. The quantities are: us, busy_us, us_per_message, objects",
-        ),
     ],
 )
 def test_settings_that_do_nothing_or_cannot_be_used_are_explained(
@@ -369,6 +380,18 @@ def test_settings_that_do_nothing_or_cannot_be_used_are_explained(
     result.stderr.fnmatch_lines([f"ERROR: {said.replace('[', '[[]')}*"])
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("update_mode", "here names no mode. The modes are: create, trim,"),
+        ("record", "here names no quantity. The quantities are: us, busy_us, us_per_message, objects"),
+    ],
+)
+def test_a_list_without_a_name_is_explained(name: str, said: str) -> None:
+    with pytest.raises(SettingError, match=f"^{re.escape(said)}"):
+        check(name, ",", "here")
+
+
 def test_an_option_needs_a_run_that_measures(project: Project) -> None:
     for option in ("--mw-budget-file=x.json", "--mw-budget-update"):
         result = project.run(option, measure=False)
@@ -376,8 +399,8 @@ def test_an_option_needs_a_run_that_measures(project: Project) -> None:
         result.stderr.fnmatch_lines([f"ERROR: {option.partition('=')[0]}*without measuring; add --mw-budget"])
 
 
-@pytest.mark.parametrize("text", ["{", "<<<<<<< HEAD\n", '{"schema": "pytest-mwbudget-limits/9", "sections": {}}'])
-def test_a_file_that_cannot_be_used_is_not_overwritten(project: Project, text: str) -> None:
+def test_a_file_that_cannot_be_used_is_not_overwritten(project: Project) -> None:
+    text = "<<<<<<< HEAD\n"
     project.file.write_text(text)
     for arguments in ((), UPDATE):
         result = project.run(*arguments)
@@ -387,27 +410,27 @@ def test_a_file_that_cannot_be_used_is_not_overwritten(project: Project, text: s
 
 
 def test_another_patch_release_or_package_is_compared_and_named(project: Project) -> None:
-    project.run(*UPDATE)
+    project.recorded()
     file = parsed(project.file.read_text(encoding="utf-8"), "'f'")
     minor = ".".join(HERE.version.split(".")[:2])
     other = HERE.section.replace(f" {HERE.version},", f" {minor}.99,")
     limits = {place._replace(section=other): one for place, one in file.limits.items()}
     project.file.write_text(text_of(LimitsFile(limits)), encoding="utf-8")
-    result = project.run()
-    result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(
-        [
-            "mw-budgets.json was recorded with other versions, and is compared all the same: CPython"
-            f" {minor}.99, here CPython {HERE.version} [[]limits-changed[]]"
-        ]
-    )
     project.costs(21)
     result = project.run("test_app.py::test_one")
+    result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [f"note: The limits were recorded with CPython {minor}.99, here CPython {HERE.version}.*"]
     )
+    said = [
+        "mw-budgets.json was recorded with other versions, and is compared all the same: CPython"
+        f" {minor}.99, here CPython {HERE.version} [[]limits-changed[]]"
+    ]
+    result.stdout.fnmatch_lines(said)
     project.costs(20)
-    project.run(*UPDATE, "test_app.py::test_one")
+    result = project.run(*UPDATE, "test_app.py::test_one")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(said)
     assert other in project.file.read_text(encoding="utf-8")
     result = project.run(*UPDATE)
     result.stdout.fnmatch_lines(["mw-budgets.json: recorded with the versions of this run now"])
@@ -431,7 +454,7 @@ def test_a_count_that_another_process_does_not_have_is_not_written(
         raise RecountError("pytest ended with status 3 and no result: boom")
 
     monkeypatch.setattr(evidence, "recounted", failed)
-    result = project.run(*UPDATE)
+    result = project.run(*UPDATE, "test_app.py::test_one")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
         ["mw-budgets.json: no count is written, because counting in another process failed: *boom*"]
@@ -442,8 +465,7 @@ def test_a_count_that_another_process_does_not_have_is_not_written(
 def test_a_count_that_is_within_its_limit_in_another_process_is_kept(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    project.run(*UPDATE, "--mw-budget-json=mw.json")
-    document = json.loads((project.pytester.path / "mw.json").read_text(encoding="utf-8"))
+    document = project.recorded()
     asked: list[Recount] = []
 
     def recounted(config: pytest.Config, order: Recount, limit_s: float) -> Any:
@@ -452,7 +474,7 @@ def test_a_count_that_is_within_its_limit_in_another_process_is_kept(
 
     monkeypatch.setattr(of_tests, "recounted", recounted)
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
-    project.run().assert_outcomes(passed=2)
+    project.run("test_app.py::test_one").assert_outcomes(passed=1)
     assert asked == []
     project.costs(21)
     result = project.run("-vv", "test_app.py::test_one")
@@ -462,47 +484,66 @@ def test_a_count_that_is_within_its_limit_in_another_process_is_kept(
     assert "within their limits in a process of the test alone, with PYTHONHASHSEED=1:" in text
     assert "tasks of Layer (21 here, 20 there)" in text
 
-    def broken(tasks: int) -> Any:
-        other = json.loads(json.dumps(document))
-        spawned(other["measurements"][0], tasks)
-        return other
 
-    # The same count in another process is certain, unless the limit is a range. Another count above the limit is not,
-    # until three processes have one.
-    exact = project.file.read_text(encoding="utf-8")
-    ranged = exact.replace('"tasks": 20', '"tasks": [18, 20]')
-    for text, documents, outcome in (
-        (exact, [broken(21)], {"failed": 1}),
-        (exact, [broken(22), broken(23), document], {"passed": 1}),
-        (exact, [broken(22), broken(23), broken(24)], {"failed": 1}),
-        (ranged, [broken(21), broken(21), document], {"passed": 1}),
-        (ranged, [broken(21), broken(21), broken(21)], {"failed": 1}),
-    ):
-        project.file.write_text(text, encoding="utf-8")
-        rest = iter(documents)
-        monkeypatch.setattr(of_tests, "recounted", lambda config, order, limit_s, rest=rest: next(rest))
-        project.run("test_app.py::test_one").assert_outcomes(**outcome)
-        assert [*rest] == []
+def test_a_count_fails_if_it_is_the_same_in_another_process_or_too_high_in_three(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = project.recorded()
+    # By test: the low end of its limit, its counts in other processes, and its outcome. The same count in another
+    # process is certain, unless the limit is a range. That test is last: later tests are not counted again.
+    cases: dict[str, tuple[float | None, tuple[int, ...], str]] = {
+        "test_app.py::test_other_counts_and_one_within": (None, (22, 23, 20), "passed"),
+        "test_app.py::test_other_counts": (None, (22, 23, 24), "failed"),
+        "test_app.py::test_range_and_one_within": (18, (21, 21, 20), "passed"),
+        "test_app.py::test_range": (18, (21, 21, 21), "failed"),
+        "test_app.py::test_same_count": (None, (21,), "failed"),
+    }
+    limits = {
+        place._replace(nodeid=nodeid): Limit(20, low) if (place.quantity, limit.most) == ("tasks", 20) else limit
+        for nodeid, (low, _, _) in cases.items()
+        for place, limit in parsed(project.file.read_text(encoding="utf-8"), "'f'").limits.items()
+        if place.nodeid == "test_app.py::test_one"
+    }
+    project.file.write_text(text_of(LimitsFile(limits)), encoding="utf-8")
+    tests = [nodeid.partition("::")[2] for nodeid in cases]
+    project.pytester.makepyfile(
+        test_app="\n".join(f"def {test}(mw_budget):\n    mw_budget.get('/one')" for test in tests)
+    )
+    rest = {nodeid: iter(counts) for nodeid, (_, counts, _) in cases.items()}
+
+    def recounted(config: pytest.Config, order: Recount, limit_s: float) -> Any:
+        (nodeid,) = order.tests
+        other = json.loads(json.dumps(document["measurements"][0])) | {"nodeid": nodeid}
+        spawned(other, next(rest[nodeid]))
+        return {"measurements": [other]}
+
+    monkeypatch.setattr(of_tests, "recounted", recounted)
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    project.costs(21)
+    recorder: Any = project.run().reprec  # type: ignore[attr-defined]
+    calls = [report for report in recorder.getreports("pytest_runtest_logreport") if report.when == "call"]
+    assert {call.nodeid: call.outcome for call in calls} == {nodeid: case[-1] for nodeid, case in cases.items()}
+    assert [nodeid for nodeid, counts in rest.items() if [*counts]] == []
 
 
 def test_a_layer_that_broke_a_limit_for_certain_is_not_counted_again_for_each_test(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    project.run(*UPDATE, "--mw-budget-json=less.json")
+    less = project.recorded()
     project.costs(21)
     project.run("--mw-budget-json=same.json").assert_outcomes(failed=2)
-    other = project.pytester.path / "same.json"
+    other = json.loads((project.pytester.path / "same.json").read_text(encoding="utf-8"))
     asked: list[tuple[str, ...]] = []
 
     def recounted(config: pytest.Config, order: Recount, limit_s: float) -> Any:
         asked.append(order.tests)
-        return json.loads(other.read_text(encoding="utf-8"))
+        return other
 
     monkeypatch.setattr(of_tests, "recounted", recounted)
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     project.run().assert_outcomes(failed=2)
     assert asked == [("test_app.py::test_one",)]
-    other = project.pytester.path / "less.json"
+    other = less
     project.run().assert_outcomes(passed=2)
     assert asked[1:] == [("test_app.py::test_one",), ("test_app.py::test_two",)]
 
@@ -549,8 +590,9 @@ def test_a_limit_is_the_higher_one_of_the_test_alone_and_after_others(
     assert project.limits["one Layer"] == 20
     project.run().assert_outcomes(passed=2)
     project.costs(25)
-    project.run("test_app.py::test_two").assert_outcomes(passed=1)
-    project.run("test_app.py::test_one").assert_outcomes(failed=1)
+    result = project.run()
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["FAILED test_app.py::test_one *"])
 
 
 def test_a_request_that_a_test_makes_only_alone_has_limits_that_stay(
@@ -566,14 +608,14 @@ def test_a_request_that_a_test_makes_only_alone_has_limits_that_stay(
         return found
 
     monkeypatch.setattr(evidence, "recounted", recounted)
-    project.run(*UPDATE)
+    project.run(*UPDATE, "test_app.py::test_two")
     text = project.file.read_text(encoding="utf-8")
     assert '"GET /login": {' in text
-    assert "no test uses" not in project.run().stdout.str()
-    project.run(*UPDATE)
+    assert "no test uses" not in project.run("test_app.py::test_two").stdout.str()
+    project.run(*UPDATE, "test_app.py::test_two")
     assert project.file.read_text(encoding="utf-8") == text
     monkeypatch.setattr(evidence, "recounted", lambda config, order, limit_s: measured_here(config, order))
-    project.run(*UPDATE).stdout.fnmatch_lines(["mw-budgets.json: * removed"])
+    project.run(*UPDATE, "test_app.py::test_two").stdout.fnmatch_lines(["mw-budgets.json: * removed"])
     assert "GET /login" not in project.file.read_text(encoding="utf-8")
 
 
@@ -593,7 +635,7 @@ def test_a_test_that_cannot_run_alone_has_limits_of_the_run(project: Project, mo
 def test_a_limit_that_another_process_breaks_is_not_up_to_date(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    project.run(*UPDATE)
+    project.recorded()
 
     def recounted(config: pytest.Config, order: Recount, limit_s: float | None) -> Any:
         found = measured_here(config, order)
@@ -636,14 +678,25 @@ def test_a_broken_limit_of_objects_lists_what_is_new(project: Project) -> None:
     project.run(*cached, "--cache-clear").stdout.fnmatch_lines(["Most objects are *"])
 
 
-@pytest.mark.parametrize("stored", [None, [], {"a": {"x": 1}}, {"a\nb\nc\nd": [1]}, {"a\nb\nc\nd": {"x": "1"}}])
-def test_a_cache_that_another_program_wrote_is_ignored(project: Project, stored: object) -> None:
+# What another program may have written into the cache.
+FOREIGN = {"a": {"x": 1}, "a\nb\nc\nd": [1], "a\nb\nc\ne": {"x": "1"}}
+KEPT = {"a\nb\nc\nf": {"x": 1}}
+
+
+@pytest.mark.parametrize(("stored", "read"), [(None, {}), ([], {}), (FOREIGN, {}), (FOREIGN | KEPT, KEPT)])
+def test_only_numbers_of_objects_by_type_are_read_from_a_cache(stored: object, read: dict[str, Any]) -> None:
+    config: Any = SimpleNamespace(cache=SimpleNamespace(get=lambda key, default: stored))
+    assert kept_objects(config) == read
+
+
+def test_a_cache_that_another_program_wrote_is_ignored(project: Project) -> None:
     folder = project.pytester.path / ".pytest_cache" / "v" / "mw-budget"
     folder.mkdir(parents=True)
-    (folder / "objects").write_text(json.dumps(stored), encoding="utf-8")
-    project.run(*UPDATE, "-p", "cacheprovider").assert_outcomes(passed=2)
+    (folder / "objects").write_text(json.dumps(FOREIGN), encoding="utf-8")
+    cached = ("-p", "cacheprovider", "test_app.py::test_one")
+    project.run(*UPDATE, *cached).assert_outcomes(passed=1)
     project.costs(21)
-    project.run("-p", "cacheprovider").assert_outcomes(failed=2)
+    project.run(*cached).assert_outcomes(failed=1)
 
 
 def test_new_objects_are_those_of_types_with_more_of_them() -> None:
@@ -660,7 +713,7 @@ def test_what_another_run_wrote_meanwhile_is_kept(project: Project, monkeypatch:
         return plain(config, order, limit_s)
 
     monkeypatch.setattr(evidence, "recounted", recounted)
-    project.run(*UPDATE)
+    project.run(*UPDATE, "test_app.py::test_one")
     found = parsed(project.file.read_text(encoding="utf-8"), "'f'").limits
     assert found[other] == Limit(1)
     assert {place.section for place in found} == {other.section, HERE.section}
@@ -675,7 +728,7 @@ def test_a_run_that_is_interrupted_writes_nothing(project: Project) -> None:
 
 def test_reports_say_which_limit_was_broken(project: Project) -> None:
     pytest.importorskip("jinja2")
-    project.run(*UPDATE)
+    project.recorded()
     project.costs(25)
     project.run("--mw-budget-html=mw.html", "--mw-budget-markdown=mw.md", "--junitxml=mw.xml", "test_app.py::test_one")
     texts = {name: (project.pytester.path / f"mw.{name}").read_text(encoding="utf-8") for name in ("html", "md", "xml")}
@@ -801,54 +854,43 @@ def test_requests_without_a_test_are_judged(project: Project) -> None:
 # ---- other processes ---------------------------------------------------------------------------------------------
 
 
+# Options of runs that start other processes, which start sooner without the plugins of this environment.
+APART = ("-p", "pytest_mwbudget.plugin", "-p", "no:cacheprovider", "-q", "--assert=plain")
+APART += ("--mw-budget", "--mw-budget-flamegraph=never")
+
+
 def run_apart(pytester: pytest.Pytester, *arguments: str, seed: str = "random") -> pytest.RunResult:
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        *LEAN,
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--mw-budget",
-        "--mw-budget-flamegraph=never",
-    ]
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         patch.setenv("PYTHONHASHSEED", seed)
         patch.delenv("CI", raising=False)
-        return pytester.run(*command, *arguments)
+        return pytester.run(sys.executable, "-m", "pytest", *APART, *arguments)
 
 
 def test_workers_judge_and_the_process_that_reports_writes(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The counts are confirmed in real processes, which write no other file."""
+    """The counts are confirmed in real processes, which write no other file. A group of xdist is no part of an id."""
     pytest.importorskip("xdist")
     project = Project(pytester, monkeypatch)
-    result = run_apart(pytester, "-n", "2", *UPDATE, "--junitxml=mw.xml", "--mw-budget-markdown=mw.md")
+    grouped = TESTS.replace("def test_one", "@pytest.mark.xdist_group('g')\ndef test_one")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+    def run(workers: int, *arguments: str) -> pytest.RunResult:
+        return pytester.runpytest_inprocess("-p", "xdist", "-n", str(workers), "--dist=loadgroup", *APART, *arguments)
+
+    pytester.makepyfile(test_app=grouped)
+    result = run(2, *UPDATE, "--junitxml=mw.xml", "--mw-budget-markdown=mw.md")
     assert result.ret == 0, result.stdout.str()
     assert project.limits == EVERY_ROW
     assert "test_two" in (pytester.path / "mw.xml").read_text(encoding="utf-8")
-    assert "test\\_two" in (pytester.path / "mw.md").read_text(encoding="utf-8") or "test_two" in (
-        pytester.path / "mw.md"
-    ).read_text(encoding="utf-8")
-    pytester.makepyfile(test_app=TESTS.replace("test_two", "test_second"))
-    result = run_apart(pytester, "-n", "2")
-    result.stdout.fnmatch_lines(["mw-budgets.json has limits that no test uses: test_app.py::test_two; *"])
-
-
-def test_a_group_of_xdist_is_no_part_of_the_id(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("xdist")
-    project = Project(pytester, monkeypatch)
-    grouped = TESTS.replace("@pytest.mark.mw_budget", "@pytest.mark.xdist_group('g')\n@pytest.mark.mw_budget")
-    pytester.makepyfile(test_app=grouped)
-    result = run_apart(pytester, "-n", "2", "--dist=loadgroup", *UPDATE)
-    assert result.ret == 0, result.stdout.str()
-    assert project.limits == EVERY_ROW
+    assert "test_two" in (pytester.path / "mw.md").read_text(encoding="utf-8").replace("\\_", "_")
+    pytester.makepyfile(test_app=grouped.replace("test_two", "test_second"))
     project.costs(21)
-    result = run_apart(pytester, "-n", "2", "--dist=loadgroup")
-    result.assert_outcomes(failed=2)
+    result = run(1, "-W", "default::pytest_mwbudget.BudgetWarning")
+    result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["Layer is over its recorded limit*", "* test_app.py::test_one"])
+    result.stdout.fnmatch_lines(["mw-budgets.json has limits that no test uses: test_app.py::test_two; *"])
 
 
 KEEPS = """
@@ -877,7 +919,7 @@ def test_kept(kept):
 
 
 def test_another_process_keeps_away_from_the_files_of_this_one(project: Project) -> None:
-    project.run(*UPDATE)
+    project.recorded()
     project.pytester.makepyfile(test_app=KEEPS)
     project.costs(21)
     result = run_apart(project.pytester, "--basetemp=base", "--log-file=mw.log", "--log-file-level=INFO", seed="0")

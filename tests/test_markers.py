@@ -37,26 +37,27 @@ import pytest
 us = lambda number: pytest.mark.mw_budget(us=number)
 """
 
+# The tests of each place, by the name of their file.
 CASES = {
-    "decorators of a function": """
+    "test_decorators_of_a_function": """
         @us(20)
         @us(10)
         def test_it(order):
             assert order() == [10, 20]
     """,
-    "a parameter set before the function": """
+    "test_a_parameter_set_before_the_function": """
         @us(1000)
         @pytest.mark.parametrize("_", [pytest.param(1, marks=us(9))])
         def test_it(order, _):
             assert order() == [9, 1000]
     """,
-    "a parameter set with a list": """
+    "test_a_parameter_set_with_a_list": """
         @pytest.mark.parametrize("_", [pytest.param(1, marks=[us(8), us(9)])])
         @us(1000)
         def test_it(order, _):
             assert order() == [8, 9, 1000]
     """,
-    "a parameter set of the class": """
+    "test_a_parameter_set_of_the_class": """
         @pytest.mark.parametrize("_", [pytest.param(1, marks=us(9))])
         @us(50)
         class TestIt:
@@ -64,7 +65,7 @@ CASES = {
             def test_it(self, order, _):
                 assert order() == [9, 40, 50]
     """,
-    "classes along the MRO": """
+    "test_classes_along_the_mro": """
         @us(80)
         class Root:
             pass
@@ -94,7 +95,7 @@ CASES = {
             pytestmark = us(30)
             expected = [30, 60, 65, 80]
     """,
-    "nested classes and a module's list": """
+    "test_nested_classes_and_a_module_list": """
         pytestmark = [us(90), us(91)]
 
         @us(50)
@@ -105,7 +106,7 @@ CASES = {
                 def test_it(self, order):
                     assert order() == [10, 40, 50, 90, 91]
     """,
-    "added while the test runs": """
+    "test_added_while_the_test_runs": """
         @us(1000)
         @pytest.mark.parametrize("_", [pytest.param(1, marks=us(9))])
         def test_it(order, late, request, _, mw_budget):
@@ -116,7 +117,7 @@ CASES = {
             mw_budget.get("/")
             assert mw_budget.settings.budgets.default == {"us": 1}
     """,
-    "a parameter set of a fixture": """
+    "test_a_parameter_set_of_a_fixture": """
         @pytest.fixture(params=[pytest.param(1, marks=us(9))])
         def one(request):
             pass
@@ -125,7 +126,7 @@ CASES = {
         def test_it(order, one):
             assert order() == [9, 1000]
     """,
-    "others are none": """
+    "test_others_are_none": """
         @pytest.mark.filterwarnings("ignore")
         @us(20)
         def test_it(order):
@@ -138,13 +139,12 @@ def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     return pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, *arguments)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_the_closest_marker_comes_first(pytester: pytest.Pytester, case: str) -> None:
+def test_the_closest_marker_comes_first(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(CONFTEST)
-    lines = CASES[case].splitlines()
-    pytester.makepyfile(HEAD + "\n".join(line[8:] for line in lines))
-    outcomes = run(pytester).parseoutcomes()
-    assert outcomes.keys() == {"passed"}
+    for name, tests in CASES.items():
+        pytester.makepyfile(**{name: HEAD + "\n".join(line[8:] for line in tests.splitlines())})
+    # Four classes along the MRO have the same test, and each other file has one.
+    assert run(pytester).parseoutcomes() == {"passed": len(CASES) - 1 + 4}
 
 
 def test_what_a_hook_adds_while_tests_are_collected_is_as_close_as_pytest_puts_it(pytester: pytest.Pytester) -> None:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ import pytest_mwbudget
 from pytest_mwbudget import __main__, errors
 from pytest_mwbudget.messages import pages
 from pytest_mwbudget.report.advice import RULES
+
+from .apps import FAST, LEAN, Scheduled
 
 pytestmark = pytest.mark.once
 
@@ -35,9 +38,9 @@ def texts(expression: ast.expr) -> Iterator[str]:
             yield expression.value
 
 
-def used(source: str) -> Iterator[str]:
-    """Yield the ids in a module: in calls of TAKERS, in raised errors and in classes of errors."""
-    for node in ast.walk(ast.parse(source)):
+def used(inside: list[ast.AST]) -> Iterator[str]:
+    """Yield the ids in the nodes of a module: in calls of TAKERS, in raised errors and in classes of errors."""
+    for node in inside:
         if isinstance(node, ast.Call):
             place = TAKERS.get(getattr(node.func, "id", ""))
             if place is not None:
@@ -49,11 +52,18 @@ def used(source: str) -> Iterator[str]:
                     yield from texts(statement.value)
 
 
+@cache
+def nodes() -> dict[Path, list[ast.AST]]:
+    """Return the nodes of each module of the package."""
+    modules = PACKAGE.rglob("*.py")
+    return {module: list(ast.walk(ast.parse(module.read_text(encoding="utf-8")))) for module in modules}
+
+
 def all_used() -> set[str]:
     found = set(RULES)
-    for module in PACKAGE.rglob("*.py"):
+    for module, inside in nodes().items():
         if module.name != "errors.py":
-            found.update(used(module.read_text(encoding="utf-8")))
+            found.update(used(inside))
     found.update(one.message_id for one in vars(errors).values() if getattr(one, "message_id", None))
     return found - {"ID"}
 
@@ -67,8 +77,8 @@ def test_an_error_has_an_id_by_its_class_or_where_it_is_raised() -> None:
     without = {"MwBudgetError", "MeasurementError"}
     nameless = [
         f"{module.name}:{node.lineno}"
-        for module in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+        for module, inside in nodes().items()
+        for node in inside
         if isinstance(node, ast.Call)
         and getattr(node.func, "id", "") in without
         and not any(one.arg == "message_id" for one in node.keywords)
@@ -119,7 +129,10 @@ def mw_budget_app():
 
 
 def test_what_a_failure_names_is_a_command_that_works_anywhere(
-    pytester: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory
+    pytester: pytest.Pytester,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     pytester.makeconftest(APP)
     pytester.makepyfile(
@@ -135,18 +148,17 @@ def test_what_a_failure_names_is_a_command_that_works_anywhere(
             mw_budget.get("/missing")
         """
     )
-    result = pytester.runpytest_subprocess("--mw-budget", "-p", "no:randomly")
+    options = ("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, "--mw-budget", "--mw-budget-flamegraph=never")
+    result = pytester.runpytest_inprocess(*options, plugins=[Scheduled(**FAST)])
     result.assert_outcomes(failed=2)
     text = " ".join(result.stdout.str().split())
     named = set(re.findall(r"mwbudget explain ([a-z-]+)", text))
     assert named == {"pass-through", "over-budget", "response"}
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    capsys.readouterr()
     for message_id in named:
-        explained = subprocess.run(
-            [sys.executable, "-m", "pytest_mwbudget", "explain", message_id],
-            cwd=tmp_path_factory.mktemp("elsewhere"),
-            capture_output=True,
-            text=True,
-            check=True,
-            encoding="utf-8",
-        )
-        assert explained.stdout.startswith(f"# {message_id}\n\n{pages.summary(message_id)}\n")
+        assert __main__.main(["explain", message_id]) == 0
+        assert capsys.readouterr().out.startswith(f"# {message_id}\n\n{pages.summary(message_id)}\n")
+    command = [sys.executable, "-m", "pytest_mwbudget", "explain", "over-budget"]
+    explained = subprocess.run(command, capture_output=True, text=True, check=True, encoding="utf-8")
+    assert explained.stdout.startswith(f"# over-budget\n\n{pages.summary('over-budget')}\n")

@@ -147,13 +147,14 @@ class Reports:
     """A pytest plugin that keeps what a run measured and what it left out."""
 
     measured: list[tuple[str, str, str | None]] = field(default_factory=list)
-    timed: list[str] = field(default_factory=list)
+    timed: list[tuple[str, str]] = field(default_factory=list)
     left_out: list[tuple[str, str, str]] = field(default_factory=list)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         for one in getattr(report, "mw_budget", ()):
-            self.measured.append((_name(one["nodeid"]), _line(one["request"]), one["verdict"]))
-            self.timed += [] if one["seconds"] is None else [_line(one["request"])]
+            name, line = _name(one["nodeid"]), _line(one["request"])
+            self.measured.append((name, line, one["verdict"]))
+            self.timed += [] if one["seconds"] is None else [(name, line)]
         for one in getattr(report, "mw_budget_left_out", ()):
             self.left_out.append((_name(one["nodeid"]), _line(one["request"]), one["reason"]))
 
@@ -221,7 +222,7 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
 # ---- which tests ----------------------------------------------------------------------------------------------------
 
 
-def test_a_mark_on_a_test_that_exists_measures_its_requests(suite: Suite) -> None:
+def test_a_mark_on_a_test_that_exists_measures_its_requests_and_keeps_its_own_failure(suite: Suite) -> None:
     found = suite.run(
         """
         client = TestClient(make(Header))
@@ -234,16 +235,25 @@ def test_a_mark_on_a_test_that_exists_measures_its_requests(suite: Suite) -> Non
         def test_broken_budget():
             assert client.get("/health").text == "ok"
 
+        @pytest.mark.mw_budget(tasks=0)
+        def test_failed_by_itself():
+            client.get("/health")
+            raise AssertionError("its own")
+
         def test_unmarked():
             assert client.get("/health").text == "ok"
         """
     )
-    found.assert_outcomes(passed=2, failed=1)
+    found.assert_outcomes(passed=2, failed=2)
     assert found.reports.measured == [
         ("test_kept", "GET /health", "pass"),
         ("test_broken_budget", "GET /health", "fail"),
+        ("test_failed_by_itself", "GET /health", "fail"),
     ]
-    found.says("GET /health: Header 1 task, budget 0", "mwbudget explain over-budget")
+    found.says(
+        "_ test_broken_budget _*GET /health: Header 1 task, budget 0*mwbudget explain over-budget"
+        "*_ test_failed_by_itself _*AssertionError: its own"
+    )
 
 
 def test_without_the_option_only_the_keywords_are_checked(suite: Suite) -> None:
@@ -273,24 +283,7 @@ def test_without_the_option_only_the_keywords_are_checked(suite: Suite) -> None:
     assert not found.reports.left_out
 
 
-def test_a_marked_test_without_a_request_fails(suite: Suite) -> None:
-    found = suite.run(
-        """
-        @pytest.mark.mw_budget(us=50)
-        def test_it():
-            pass
-
-        @pytest.mark.mw_budget(us=50)
-        def test_lifespan_only():
-            with TestClient(app):
-                pass
-        """
-    )
-    found.assert_outcomes(failed=2)
-    found.says("made no request to an ASGI app in this process while it was marked", "explain no-request")
-
-
-def test_a_mark_on_a_class_or_a_module_measures_and_requires_no_request(suite: Suite) -> None:
+def test_a_mark_on_a_class_or_a_module_measures_and_only_one_on_a_test_requires_a_request(suite: Suite) -> None:
     found = suite.run(
         """
         pytestmark = pytest.mark.mw_budget(tasks=0)
@@ -300,6 +293,15 @@ def test_a_mark_on_a_class_or_a_module_measures_and_requires_no_request(suite: S
 
         def test_no_request():
             pass
+
+        @pytest.mark.mw_budget(us=50)
+        def test_no_request_of_its_own_mark():
+            pass
+
+        @pytest.mark.mw_budget(us=50)
+        def test_lifespan_only():
+            with TestClient(app):
+                pass
 
         @pytest.mark.mw_budget(tasks=1)
         class TestClass:
@@ -318,7 +320,12 @@ def test_a_mark_on_a_class_or_a_module_measures_and_requires_no_request(suite: S
         """,
         "-Werror::pytest_mwbudget.errors.BudgetWarning",
     )
-    found.assert_outcomes(passed=6)
+    found.assert_outcomes(passed=6, failed=2)
+    for test in ("test_no_request_of_its_own_mark", "test_lifespan_only"):
+        found.says(
+            f"_ {test} _*made no request to an ASGI app in this process while it was marked*explain no-request",
+            f"FAILED test_shop.py::{test} ",
+        )
     assert found.reports.measured == [
         ("test_module", "GET /health", "pass"),
         ("TestClass::test_inside", "GET /health", "pass"),
@@ -356,28 +363,32 @@ def test_the_fixture_measures_in_place_of_the_clients(suite: Suite) -> None:
     found.says("made no request through the fixture mw_budget")
 
 
-@pytest.mark.parametrize("scope", ["function", "class", "module", "session"])
-def test_client_fixtures_of_each_scope(suite: Suite, scope: str) -> None:
-    found = suite.run(
+def test_client_fixtures_of_each_scope(suite: Suite) -> None:
+    scopes = ("function", "class", "module", "session")
+    tests = [
         f"""
         @pytest.fixture(scope="{scope}")
-        def client():
+        def {scope}_client():
             with TestClient(make()) as client:
                 client.get("/items/of-the-fixture")  # not a request of the test
                 yield client
                 client.get("/items/of-the-teardown")
 
         @pytest.mark.mw_budget(tasks=0)
-        class TestIt:
-            def test_first(self, client):
-                assert client.get("/health").text == "ok"
+        class Test{scope.title()}:
+            def test_first(self, {scope}_client):
+                assert {scope}_client.get("/health").text == "ok"
 
-            def test_second(self, client):
-                assert client.get("/health").text == "ok"
+            def test_second(self, {scope}_client):
+                assert {scope}_client.get("/health").text == "ok"
         """
-    )
-    found.assert_outcomes(passed=2)
-    assert found.reports.lines == ["GET /health"] * 2
+        for scope in scopes
+    ]
+    found = suite.run("".join(tests))
+    found.assert_outcomes(passed=2 * len(scopes))
+    assert [(name, line) for name, line, _ in found.reports.measured] == [
+        (f"Test{scope.title()}::{test}", "GET /health") for scope in scopes for test in ("test_first", "test_second")
+    ]
 
 
 def test_async_tests_of_each_plugin_and_loop(suite: Suite) -> None:
@@ -408,18 +419,6 @@ def test_async_tests_of_each_plugin_and_loop(suite: Suite) -> None:
     assert found.reports.verdicts == ["pass"] * 5
 
 
-def test_settings_that_the_test_adds_while_it_runs(suite: Suite) -> None:
-    found = suite.run(
-        """
-        @pytest.mark.mw_budget(tasks=0)
-        def test_it(request):
-            request.node.add_marker(pytest.mark.mw_budget(tasks=1))
-            TestClient(make(Header)).get("/health")
-        """
-    )
-    found.assert_outcomes(passed=1)
-
-
 # ---- which requests -------------------------------------------------------------------------------------------------
 
 
@@ -427,7 +426,7 @@ def test_each_distinct_request_is_measured_once(suite: Suite) -> None:
     found = suite.run(
         """
         @pytest.mark.mw_budget(tasks=1)
-        def test_it():
+        def test_routes():
             client = TestClient(app)
             for path in ("/items/1", "/items/2", "/health?a=1", "/health?a=2", "/", "/nowhere"):
                 for _ in range(2):
@@ -435,22 +434,7 @@ def test_each_distinct_request_is_measured_once(suite: Suite) -> None:
             client.head("/health")
             client.get("/health", headers={"x": "1"})
             TestClient(make(Header)).get("/health")
-        """
-    )
-    found.assert_outcomes(passed=1)
-    assert found.reports.measured == [
-        ("test_it", "GET /items/1", "pass"),
-        ("test_it", "GET /health?a=1", "pass"),
-        ("test_it", "GET /", "pass"),
-        ("test_it", "GET /nowhere", None),
-        ("test_it", "HEAD /health", "pass"),
-        ("test_it", "GET /health", "pass"),  # of the other app
-    ]
 
-
-def test_the_layers_that_a_request_enters_tell_it_from_others(suite: Suite) -> None:
-    found = suite.run(
-        """
         class Gate(Noop):
             async def __call__(self, scope, receive, send):
                 if dict(scope.get("headers", ())).get(b"x-short"):
@@ -459,15 +443,23 @@ def test_the_layers_that_a_request_enters_tell_it_from_others(suite: Suite) -> N
                     await self.app(scope, receive, send)
 
         @pytest.mark.mw_budget(tasks=0)
-        def test_it():
+        def test_layers():
             client = TestClient(make(Gate, Noop))
             for headers in ({}, {"x-short": "1"}, {}):
                 assert client.get("/health", headers=headers).text == "ok"
         """
     )
-    found.assert_outcomes(passed=1)
+    found.assert_outcomes(passed=2)
+    assert [one for one in found.reports.measured if one[0] == "test_routes"] == [
+        ("test_routes", "GET /items/1", "pass"),
+        ("test_routes", "GET /health?a=1", "pass"),
+        ("test_routes", "GET /", "pass"),
+        ("test_routes", "GET /nowhere", None),
+        ("test_routes", "HEAD /health", "pass"),
+        ("test_routes", "GET /health", "pass"),  # of the other app
+    ]
     # By route the second request is another one as well: it never came to the router.
-    assert found.reports.lines == ["GET /health"] * 2
+    assert [line for name, line, _ in found.reports.measured if name == "test_layers"] == ["GET /health"] * 2
 
 
 def test_other_methods_are_left_out_unless_the_marker_repeats_them(suite: Suite) -> None:
@@ -492,10 +484,15 @@ def test_other_methods_are_left_out_unless_the_marker_repeats_them(suite: Suite)
         def test_repeated():
             ask()
             assert len(calls) > 20 and set(calls) == {b"tea"}
+
+        @pytest.mark.mw_budget(tasks=0, repeat=["WS"])
+        def test_websocket():
+            with TestClient(app).websocket_connect("/ws") as websocket:
+                assert websocket.receive_text() == "hi"
         """
     )
-    found.assert_outcomes(passed=2)
-    assert found.reports.measured == [("test_repeated", "POST /", "pass")]
+    found.assert_outcomes(passed=3)
+    assert found.reports.measured == [("test_repeated", "POST /", "pass"), ("test_websocket", "WS /ws", "pass")]
     assert [(name, line) for name, line, _ in found.reports.left_out] == [("test_left_out", "POST /")]
     assert "set repeat=['POST'] in the mw_budget marker" in found.reports.reasons[0]
 
@@ -540,70 +537,72 @@ def test_an_error_status_is_measured_and_not_judged(suite: Suite) -> None:
     found.says("none of its requests was judged (GET /nowhere: it answered 404; *) [left-out]")
 
 
-@pytest.mark.parametrize(
-    ("budgets", "timed"),
-    [
-        ("tasks=0", []),
-        ("layers={'Noop': {'tasks': 0}}", []),
-        ("us=10_000", ["GET /nowhere", "GET /health"]),
-    ],
-)
-def test_a_request_that_is_not_judged_is_timed_only_beside_budgets_of_time(
-    suite: Suite, budgets: str, timed: list[str]
-) -> None:
+def test_a_request_that_is_not_judged_is_timed_only_beside_budgets_of_time(suite: Suite) -> None:
     found = suite.run(
-        f"""
+        """
         # Its health route is past the layer of a budget: nothing of it is judged.
         past = Starlette(routes=[Route("/health", ok)])
 
-        @pytest.mark.mw_budget({budgets})
-        class TestRoutes:
+        class Routes:
             def test_error(self):
                 assert TestClient(app).get("/nowhere").status_code == 404
 
             def test_named(self):
                 assert TestClient(app).get("/health").status_code == 200
                 assert TestClient(past).get("/health").status_code == 200
+
+        @pytest.mark.mw_budget(tasks=0)
+        class TestCount(Routes):
+            pass
+
+        @pytest.mark.mw_budget(layers={"Noop": {"tasks": 0}})
+        class TestCountOfALayer(Routes):
+            pass
+
+        @pytest.mark.mw_budget(us=10_000)
+        class TestTime(Routes):
+            pass
         """,
         "-v",
     )
-    found.assert_outcomes(passed=2)
-    assert found.reports.lines == ["GET /nowhere", "GET /health", "GET /health"]
-    assert [*dict.fromkeys(found.reports.timed)] == timed
+    found.assert_outcomes(passed=6)
+    assert [(name, line) for name, line, _ in found.reports.measured] == [
+        (f"{kind}::{test}", line)
+        for kind in ("TestCount", "TestCountOfALayer", "TestTime")
+        for test, line in [("test_error", "GET /nowhere"), ("test_named", "GET /health"), ("test_named", "GET /health")]
+    ]
+    assert [*dict.fromkeys(found.reports.timed)] == [
+        ("TestTime::test_error", "GET /nowhere"),
+        ("TestTime::test_named", "GET /health"),
+    ]
 
 
-@pytest.mark.parametrize(
-    ("undecided", "outcomes"),
-    [("warn", {"passed": 1, "warnings": 1}), ("fail", {"failed": 1}), ("pass", {"passed": 1})],
-)
-def test_a_marked_test_none_of_whose_requests_was_measured_is_undecided(
-    suite: Suite, undecided: str, outcomes: dict[str, int]
-) -> None:
+def test_a_marked_test_is_undecided_if_none_of_its_requests_was_judged(suite: Suite) -> None:
     found = suite.run(
-        f"""
-        @pytest.mark.mw_budget(tasks=0, undecided="{undecided}")
-        def test_it():
+        """
+        @pytest.mark.mw_budget(tasks=0, undecided="warn")
+        def test_warned_of():
             TestClient(app).post("/echo")
-        """
-    )
-    found.assert_outcomes(**outcomes)
-    if undecided != "pass":
-        reason = "POST /echo: a POST request is not repeated automatically;*[left-out]"
-        found.says(f"none of its requests was judged ({reason}")
 
-
-def test_one_judged_request_is_enough(suite: Suite) -> None:
-    found = suite.run(
-        """
         @pytest.mark.mw_budget(tasks=0, undecided="fail")
-        def test_it():
+        def test_failed():
+            TestClient(app).post("/echo")
+
+        @pytest.mark.mw_budget(tasks=0, undecided="pass")
+        def test_passed():
+            TestClient(app).post("/echo")
+
+        @pytest.mark.mw_budget(tasks=0, undecided="fail")
+        def test_one_is_judged():
             client = TestClient(app)
             client.post("/echo")
             client.get("/nowhere")
             client.get("/health")
         """
     )
-    found.assert_outcomes(passed=1)
+    found.assert_outcomes(passed=3, failed=1, warnings=1)
+    why = "none of its requests was judged (POST /echo: a POST request is not repeated automatically;*[left-out]"
+    found.says(f"_ test_failed _*{why}", f"test_shop.py::test_warned_of *BudgetWarning: {why}")
 
 
 def test_a_budget_by_name_must_name_a_layer_of_some_request(suite: Suite) -> None:
@@ -643,46 +642,46 @@ def test_a_loop_that_is_not_the_clients_is_a_reason(suite: Suite) -> None:
 
 # ---- requests that pass through -------------------------------------------------------------------------------------
 
-# Tests whose request is left out, with the reason. After each a request is measured as always.
+# Tests whose request is left out, with the reason.
 PASSED_THROUGH = {
-    "stream": (
+    "test_stream": (
         """
-        def test_it():
+        def test_stream():
             with TestClient(app).stream("GET", "/ticks") as response:
                 assert response.read() == b"0 1 2 "
         """,
         "its response is read as a stream",
     ),
-    "websocket": (
+    "test_websocket": (
         """
-        def test_it():
+        def test_websocket():
             with TestClient(app).websocket_connect("/ws") as websocket:
                 assert websocket.receive_text() == "hi"
         """,
         "a WS request is not repeated automatically",
     ),
-    "raises": (
+    "test_raises": (
         """
-        def test_it():
+        def test_raises():
             with pytest.raises(LookupError, match="no such shelf"):
                 TestClient(app).get("/broken")
         """,
         "the app raised LookupError",
     ),
-    "raise_server_exceptions": (
+    "test_raise_server_exceptions": (
         """
-        def test_it():
+        def test_raise_server_exceptions():
             assert TestClient(app, raise_server_exceptions=False).get("/broken").status_code == 500
         """,
         "the app raised LookupError",
     ),
-    "sys.exit": (
+    "test_sys_exit": (
         """
         async def leave(request):
             sys.exit(3)
 
         @pytest.mark.asyncio
-        async def test_it():
+        async def test_sys_exit():
             other = asyncio.new_event_loop()
             with pytest.raises(SystemExit):
                 await asyncio.to_thread(other.run_until_complete, client_of(make(endpoint=leave)).get("/"))
@@ -690,67 +689,67 @@ PASSED_THROUGH = {
         """,
         "the app was ended by SystemExit",
     ),
-    "skip": (
+    "test_skip": (
         """
         @pytest.mark.asyncio
-        async def test_it():
+        async def test_skip():
             skips = make(endpoint=once_then(lambda request: pytest.skip("later"), answers=0))
             with pytest.raises(pytest.skip.Exception):
                 await client_of(skips).get("/")
         """,
         "the app was ended by Skipped",
     ),
-    "another status": (
+    "test_another_status": (
         """
-        def test_it():
+        def test_another_status():
             limited = once_then(lambda request: PlainTextResponse("slow down", 429), answers=3)
             assert TestClient(make(endpoint=limited)).get("/").text == "ok"
         """,
         "call 4 answered 429, the calls before it 200. *\nThe body begins: slow down",
     ),
-    "raises when repeated": (
+    "test_raises_when_repeated": (
         """
-        def again(request):
+        def rejects(request):
             raise LookupError("the token was used")
 
-        def test_it():
-            assert TestClient(make(endpoint=once_then(again))).get("/").text == "ok"
+        def test_raises_when_repeated():
+            assert TestClient(make(endpoint=once_then(rejects))).get("/").text == "ok"
         """,
         "call 2 raised LookupError*: the token was used (*test_shop.py:*); the calls before it answered 200. *",
     ),
-    "a stand-in that allows one call": (
+    "test_a_stand_in_that_allows_one_call": (
         """
-        def test_it():
+        def test_a_stand_in_that_allows_one_call():
             endpoint = once_then(lambda request: pytest.fail("called twice"))
             assert TestClient(make(endpoint=endpoint)).get("/").text == "ok"
         """,
         "a repetition raised Failed: called twice",
     ),
-    "sys.exit when repeated": (
+    "test_sys_exit_when_repeated": (
         """
-        def test_it():
+        def test_sys_exit_when_repeated():
             with TestClient(make(endpoint=once_then(lambda request: sys.exit(3)))) as client:
                 assert client.get("/").text == "ok"
                 client.portal.call(asyncio.sleep, 0)  # the client's loop still runs
         """,
         "the app called sys.exit(3) *",
     ),
-    "CancelledError when repeated": (
+    "test_cancelled_error_when_repeated": (
         """
-        def again(request):
+        def cancels(request):
             raise asyncio.CancelledError
 
         @pytest.mark.asyncio
-        async def test_it():
-            async with client_of(make(endpoint=once_then(again))) as client:
+        async def test_cancelled_error_when_repeated():
+            async with client_of(make(endpoint=once_then(cancels))) as client:
                 assert (await client.get("/")).text == "ok"
         """,
         "call 2 raised CancelledError: *",
     ),
-    "half a response when repeated": (
+    "test_half_a_response_when_repeated": (
         """
         @pytest.mark.asyncio
-        async def test_it():
+        async def test_half_a_response_when_repeated():
             calls = []
 
             async def half(scope, receive, send):
@@ -762,41 +761,41 @@ PASSED_THROUGH = {
         """,
         "the app began a response with status 200 and returned before the response was complete; *",
     ),
-    "cancelled": (
+    "test_cancelled": (
         """
         @pytest.mark.asyncio
-        async def test_it():
+        async def test_cancelled():
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.3):
                     await client_of(make(endpoint=slow(60))).get("/")
         """,
         "the app was ended by CancelledError",
     ),
-    "cancelled while it is measured": (
+    "test_cancelled_while_it_is_measured": (
         """
         @pytest.mark.asyncio
-        async def test_it():
+        async def test_cancelled_while_it_is_measured():
             with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.6):
-                    await client_of(make(endpoint=slow(0.05))).get("/")
+                async with asyncio.timeout(0.4):
+                    await client_of(make(endpoint=slow(0.03))).get("/")
         """,
         "it was cancelled while it was measured; a time limit in the test counts the repetitions too",
     ),
-    "an anyio scope ends while it is measured": (
+    "test_an_anyio_scope_ends_while_it_is_measured": (
         """
         @pytest.mark.anyio
         @pytest.mark.parametrize("anyio_backend", ["trio"])
-        async def test_it(anyio_backend):
-            with anyio.move_on_after(0.6) as scope:
-                await client_of(make(endpoint=slow(0.05))).get("/")
+        async def test_an_anyio_scope_ends_while_it_is_measured(anyio_backend):
+            with anyio.move_on_after(0.4) as scope:
+                await client_of(make(endpoint=slow(0.03))).get("/")
             assert scope.cancelled_caught
         """,
         "it was cancelled while it was measured; a time limit in the test counts the repetitions too",
     ),
-    "at the same time": (
+    "test_at_the_same_time": (
         """
         @pytest.mark.asyncio
-        async def test_it():
+        async def test_at_the_same_time():
             async with client_of(make(endpoint=slow(0.01))) as client:
                 responses = await asyncio.gather(client.get("/"), client.get("/"))
             assert [response.text for response in responses] == ["ok", "ok"]
@@ -806,21 +805,38 @@ PASSED_THROUGH = {
 }
 
 
-@pytest.mark.parametrize("case", PASSED_THROUGH)
-def test_a_request_that_passes_through(suite: Suite, case: str) -> None:
-    tests, reason = PASSED_THROUGH[case]
+def test_requests_that_pass_through(suite: Suite) -> None:
     before = set(threading.enumerate())
-    found = suite.run(
-        f"pytestmark = pytest.mark.mw_budget(tasks=0)\n{dedent(tests)}\n"
-        'def test_next():\n    assert TestClient(app).get("/health").text == "ok"'
-    )
-    found.assert_outcomes(passed=2)
-    assert found.reports.measured == [("test_next", "GET /health", "pass")]
-    names = {name.partition("[")[0] for name, *_ in found.reports.left_out}
-    assert names == {"test_it"}
-    assert all(_matches(one, reason) for one in found.reports.reasons[:1]), found.reports.reasons
+    # After each case a request is measured as always, and no thread is left; trio keeps idle threads.
+    tests = [
+        """
+        pytestmark = pytest.mark.mw_budget(tasks=0)
+        before = set(threading.enumerate())
+
+        def threads_left():
+            left = [thread.name for thread in threading.enumerate() if thread not in before]
+            return [name for name in left if not name.startswith("Trio thread")]
+        """
+    ]
+    for case, (test, _) in PASSED_THROUGH.items():
+        then = f"""
+        def {case}_then():
+            assert TestClient(app).get("/health").text == "ok"
+            assert threads_left() == []
+        """
+        tests += [test, then]
+    found = suite.run("".join(tests))
+    found.assert_outcomes(passed=2 * len(PASSED_THROUGH))
+    assert found.reports.measured == [(f"{case}_then", "GET /health", "pass") for case in PASSED_THROUGH]
+    reasons: dict[str, str] = {}
+    for name, _, reason in found.reports.left_out:
+        reasons.setdefault(name.partition("[")[0], reason)
+    assert [*reasons] == [*PASSED_THROUGH]
+    for case, (_, reason) in PASSED_THROUGH.items():
+        assert _matches(reasons[case], reason), (case, reasons[case])
+    found.says(f"{len(found.reports.left_out)} requests were not measured; -v says which and why")
     left = [thread.name for thread in threading.enumerate() if thread not in before]
-    assert [name for name in left if not name.startswith("Trio thread")] == []  # trio keeps idle threads
+    assert [name for name in left if not name.startswith("Trio thread")] == []
 
 
 def _matches(text: str, pattern: str) -> bool:
@@ -837,62 +853,63 @@ def _matches(text: str, pattern: str) -> bool:
 HANGING = """
 class Pool(Noop):
     # Holds back what comes after some requests.
+    answers, swallows = 0, False
+
     def __init__(self, app):
         self.app = app
-        self.left = {answers}
+        self.left = self.answers
 
     async def __call__(self, scope, receive, send):
         if scope["type"] == "http":
             self.left -= 1
             while self.left < 0:
-                {wait}
-        await self.app(scope, receive, send)
-"""
-WAIT = "await anyio.sleep(60)"
-SWALLOW = """try:
+                try:
                     await anyio.sleep(60)
                 except asyncio.CancelledError:
-                    return"""
+                    if not self.swallows:
+                        raise
+                    return
+        await self.app(scope, receive, send)
+"""
+# For each case: the budget, the loop, how many requests are answered, and whether the app swallows a cancellation.
+HANGS = {
+    "at_once": ("tasks=9", "asyncio", 1, False),
+    "while_counted": ("tasks=9", "asyncio", 20, False),
+    "while_timed": ("us=0.01", "asyncio", 100, False),
+    "trio": ("tasks=9", "trio", 3, False),
+    "swallows_cancellation": ("tasks=9", "asyncio", 3, True),
+}
 
 
 @pytest.mark.parametrize("outside", ["", "Header, "], ids=["same task", "inner task"])
-@pytest.mark.parametrize(
-    ("budget", "backend", "answers", "wait"),
-    [
-        ("tasks=9", "asyncio", 1, WAIT),
-        ("tasks=9", "asyncio", 20, WAIT),
-        ("us=0.01", "asyncio", 100, WAIT),
-        ("tasks=9", "trio", 3, WAIT),
-        ("tasks=9", "asyncio", 3, SWALLOW),
-    ],
-    ids=["at once", "while counted", "while timed", "trio", "swallows cancellation"],
-)
 def test_an_app_that_stops_answering_is_named_with_the_layer(
-    suite: Suite, monkeypatch: pytest.MonkeyPatch, budget: str, backend: str, answers: int, wait: str, outside: str
+    suite: Suite, monkeypatch: pytest.MonkeyPatch, outside: str
 ) -> None:
     monkeypatch.setattr(pytest_mwbudget.recording.recorder, "LEAST_LIMIT_S", 0.2)
-    found = suite.run(
-        HANGING.format(answers=answers, wait=wait)
-        + f"""
-pytestmark = pytest.mark.mw_budget({budget})
-
-def test_it():
+    tests = [
+        f"""
+@pytest.mark.mw_budget({budget})
+def test_{case}():
+    Pool.answers, Pool.swallows = {answers}, {swallows}
     assert TestClient(make({outside}Pool, Noop), backend="{backend}").get("/health").text == "ok"
 
-@pytest.mark.mw_budget(us=None, tasks=0)
-def test_next():
+@pytest.mark.mw_budget(tasks=0)
+def test_{case}_then():
     assert TestClient(app).get("/health").text == "ok"
 """
-    )
-    found.assert_outcomes(passed=2)
-    assert found.reports.measured == [("test_next", "GET /health", "pass")]
-    (reason,) = found.reports.reasons
-    assert "the app stopped answering" in reason
+        for case, (budget, backend, answers, swallows) in HANGS.items()
+    ]
+    found = suite.run(HANGING + "".join(tests))
+    found.assert_outcomes(passed=2 * len(HANGS))
+    assert found.reports.measured == [(f"test_{case}_then", "GET /health", "pass") for case in HANGS]
+    assert [name for name, *_ in found.reports.left_out] == [f"test_{case}" for case in HANGS]
     path = (
         "Starlette > ServerErrorMiddleware > Header > Pool" if outside else "Starlette > ServerErrorMiddleware > Pool"
     )
-    assert "it waited at Pool.__call__ (test_shop.py:" in reason
-    assert reason.endswith(f"inside {path}")
+    for name, _, reason in found.reports.left_out:
+        assert "the app stopped answering" in reason, name
+        assert "it waited at Pool.__call__ (test_shop.py:" in reason, name
+        assert reason.endswith(f"inside {path}"), (name, reason)
 
 
 # ---- the test is as it would be without us --------------------------------------------------------------------------
@@ -994,32 +1011,44 @@ def test_tasks_that_the_app_leaves_end_with_the_loop(suite: Suite) -> None:
     found.assert_outcomes(passed=2)
 
 
-def test_no_task_and_no_patch_is_left(suite: Suite) -> None:
+def test_no_task_no_patch_and_no_app_is_left(suite: Suite) -> None:
     found = suite.run(
         """
+        import gc
+        import weakref
+
         methods = (httpx.ASGITransport.handle_async_request, httpx.AsyncClient.send, TestClient.send)
         finders = list(sys.meta_path)
+        apps = []
 
         @pytest.mark.asyncio
         @pytest.mark.mw_budget(tasks=0)
-        async def test_it():
+        async def test_tasks():
             async with client_of() as client:
                 await client.get("/health")
             assert asyncio.all_tasks() == {asyncio.current_task()}
 
+        @pytest.mark.mw_budget(tasks=1)
+        def test_app():
+            app = make(Header)
+            apps.append(weakref.ref(app))
+            TestClient(app).get("/health")
+
         def test_next():
             assert methods == (httpx.ASGITransport.handle_async_request, httpx.AsyncClient.send, TestClient.send)
             assert sys.meta_path == finders
+            gc.collect()
+            assert apps[0]() is None
         """
     )
-    found.assert_outcomes(passed=2)
+    found.assert_outcomes(passed=3)
 
 
-def test_a_client_made_and_closed_in_a_thread(suite: Suite) -> None:
+def test_clients_in_threads(suite: Suite) -> None:
     found = suite.run(
         """
         @pytest.mark.mw_budget(tasks=0)
-        def test_it():
+        def test_made_and_closed_in_one():
             answers = []
 
             def ask():
@@ -1031,21 +1060,13 @@ def test_a_client_made_and_closed_in_a_thread(suite: Suite) -> None:
             thread.start()
             thread.join()
             assert answers == ["ok"]
-        """
-    )
-    found.assert_outcomes(passed=1)
-    assert found.reports.lines == ["GET /health"]
 
-
-def test_a_client_used_from_threads(suite: Suite) -> None:
-    found = suite.run(
-        """
         def slow(request):
             __import__("time").sleep(0.2)
             return PlainTextResponse("ok")
 
         @pytest.mark.mw_budget(tasks=9)
-        def test_it():
+        def test_used_from_several():
             answers = []
             with TestClient(make(endpoint=slow)) as client:
                 threads = [threading.Thread(target=lambda: answers.append(client.get("/").text)) for _ in range(4)]
@@ -1056,8 +1077,9 @@ def test_a_client_used_from_threads(suite: Suite) -> None:
             assert answers == ["ok"] * 4
         """
     )
-    found.assert_outcomes(passed=1)
-    assert found.reports.reasons == [OVERLAPPED]
+    found.assert_outcomes(passed=2)
+    assert found.reports.lines.count("GET /health") == 1
+    assert [(name, reason) for name, _, reason in found.reports.left_out] == [("test_used_from_several", OVERLAPPED)]
 
 
 def test_a_worker_thread_that_does_not_end_in_time(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1089,6 +1111,8 @@ def test_tests_of_other_kinds(suite: Suite) -> None:
         import unittest
         from unittest import mock
 
+        from freezegun import freeze_time
+
         async def uses_the_tests_loop(request):
             assert await request.app.state.queue.get() == 1
             await request.app.state.queue.put(1)
@@ -1116,39 +1140,16 @@ def test_tests_of_other_kinds(suite: Suite) -> None:
             async with asyncio.TaskGroup() as group:
                 response = group.create_task(client_of().get("/health"))
             assert response.result().text == "ok"
-        """
-    )
-    found.assert_outcomes(passed=3)
-    assert found.reports.lines == ["GET /", "GET /health", "GET /health"]
-
-
-def test_frozen_time(suite: Suite) -> None:
-    found = suite.run(
-        """
-        from freezegun import freeze_time
 
         @pytest.mark.mw_budget(tasks=0)
-        def test_it():
+        def test_frozen_time():
             with freeze_time("2026-01-01"):
                 assert TestClient(app).get("/health").text == "ok"
         """
     )
-    found.assert_outcomes(passed=1)
-    assert found.reports.verdicts == ["pass"]
-
-
-def test_a_test_that_fails_by_itself_keeps_its_own_failure(suite: Suite) -> None:
-    found = suite.run(
-        """
-        @pytest.mark.mw_budget(tasks=0)
-        def test_it():
-            TestClient(make(Header)).get("/health")
-            raise AssertionError("its own")
-        """
-    )
-    found.assert_outcomes(failed=1)
-    found.says("AssertionError: its own")
-    assert found.reports.verdicts == ["fail"]
+    found.assert_outcomes(passed=4)
+    assert found.reports.lines == ["GET /", "GET /health", "GET /health", "GET /health"]
+    assert found.reports.measured[-1] == ("test_frozen_time", "GET /health", "pass")
 
 
 def test_no_frame_of_the_recorder_is_in_a_traceback(suite: Suite) -> None:
@@ -1233,6 +1234,11 @@ def test_a_test_that_is_marked_while_it_runs_is_measured_from_then_on(suite: Sui
             request.node.add_marker(pytest.mark.mw_budget(tasks=0))
             TestClient(make(Header)).get("/health")
 
+        @pytest.mark.mw_budget(tasks=0)
+        def test_marked_before(request):
+            request.node.add_marker(pytest.mark.mw_budget(tasks=1))
+            TestClient(make(Header)).get("/health")
+
         @pytest.mark.asyncio
         async def test_async(request):
             request.node.add_marker(pytest.mark.mw_budget(tasks=1))
@@ -1266,12 +1272,13 @@ def test_a_test_that_is_marked_while_it_runs_is_measured_from_then_on(suite: Sui
         """,
         *(["--mw-budget-survey"] if survey else []),
     )
-    found.assert_outcomes(passed=4, failed=4)
+    found.assert_outcomes(passed=5, failed=4)
     judged = [one for one in found.reports.measured if "before" not in one[1]]
     assert judged == [
         ("test_kept", "GET /health", "pass"),
         ("test_broken", "GET /health", "fail"),
         ("test_narrowed", "GET /health", "fail"),
+        ("test_marked_before", "GET /health", "pass"),
         ("test_async", "GET /health", "pass"),
         ("test_with_the_fixture", "GET /health", "pass"),
     ]
@@ -1283,7 +1290,7 @@ def test_a_test_that_is_marked_while_it_runs_is_measured_from_then_on(suite: Sui
 
 
 @pytest.mark.parametrize("client", ["a sync test", "asyncio", "trio"])
-def test_ctrl_c_ends_the_run(suite: Suite, client: str) -> None:
+def test_ctrl_c_ends_the_run(suite: Suite, client: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asking = """
         def test_it():
             try:
@@ -1318,12 +1325,57 @@ def test_ctrl_c_ends_the_run(suite: Suite, client: str) -> None:
             pass
         """
     suite.pytester.makepyfile(test_shop=HEAD + dedent(tests))
-    result = suite.pytester.runpytest_subprocess(
-        "-s", "-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, *QUIET, "--mw-budget"
-    )
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    plugins = ("-p", "pytest_mwbudget.plugin", "-p", "anyio", "-p", "no:cacheprovider", "--assert=plain")
+    result = suite.pytester.runpytest_subprocess("-s", *plugins, *QUIET, "--mw-budget")
     assert result.ret == pytest.ExitCode.INTERRUPTED
     result.stdout.re_match_lines([r".*calls: \d{1,3}$", ".*KeyboardInterrupt.*"])
     result.stdout.no_fnmatch_line("*signals.py*")
+
+
+def test_a_request_that_nobody_finishes_is_collected_in_silence(suite: Suite) -> None:
+    found = suite.run(
+        """
+        import asyncio
+        import gc
+
+        async def app(scope, receive, send):
+            await asyncio.sleep(100)
+
+        @pytest.mark.mw_budget(tasks=1, undecided="pass")
+        def test_left():
+            loop = asyncio.new_event_loop()
+            client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
+            task = loop.create_task(client.get("/"))
+            loop.run_until_complete(asyncio.sleep(0.01))
+            loop.close()
+            task._log_destroy_pending = False
+            del task
+            gc.collect()
+        """,
+        "-W",
+        "error::pytest.PytestUnraisableExceptionWarning",
+    )
+    found.result.assert_outcomes(passed=1)
+
+
+def test_a_client_whose_module_is_loaded_again_is_recorded(suite: Suite) -> None:
+    found = suite.run(
+        """
+        import importlib
+        import starlette.testclient as module
+
+        @pytest.mark.mw_budget(tasks=1)
+        def test_loaded_again():
+            before = dict(vars(module))
+            try:
+                importlib.reload(module)
+                assert module.TestClient(app).get("/health").text == "ok"
+            finally:
+                vars(module).update(before)
+        """
+    )
+    assert found.reports.measured == [("test_loaded_again", "GET /health", "pass")]
 
 
 # ---- reports --------------------------------------------------------------------------------------------------------
@@ -1371,10 +1423,6 @@ def test_reports_name_the_requests_that_were_left_out(suite: Suite) -> None:
     assert any("GET /health" in str(one.get("name")) + str(one.get("value")) for one in properties)
 
 
-def test_the_terminal_counts_what_was_left_out(suite: Suite) -> None:
-    suite.run(MIXED).says("2 requests were not measured; -v says which and why")
-
-
 @pytest.mark.live
 @pytest.mark.once
 def test_requests_of_xdists_workers(suite: Suite) -> None:
@@ -1413,87 +1461,3 @@ def test_a_test_that_runs_again_is_judged_by_its_last_requests(suite: Suite) -> 
     )
     found.assert_outcomes(passed=1, failed=1)
     assert found.reports.verdicts == ["fail", "pass"]
-
-
-# ---- WebSockets ------------------------------------------------------------------------------------------------------
-
-
-def test_a_websocket_that_may_be_repeated_is_measured_and_judged(suite: Suite) -> None:
-    found = suite.run(
-        """
-        @pytest.mark.mw_budget(tasks=0, repeat=["WS"])
-        def test_it():
-            with TestClient(app).websocket_connect("/ws") as websocket:
-                assert websocket.receive_text() == "hi"
-        """
-    )
-    found.assert_outcomes(passed=1)
-    assert found.reports.measured == [("test_it", "WS /ws", "pass")]
-    assert found.reports.left_out == []
-
-
-def test_the_app_of_a_measured_test_is_gone_in_the_next(suite: Suite) -> None:
-    found = suite.run(
-        """
-        import gc
-        import weakref
-
-        apps = []
-
-        @pytest.mark.mw_budget(tasks=1)
-        def test_measured():
-            app = make(Header)
-            apps.append(weakref.ref(app))
-            TestClient(app).get("/health")
-
-        def test_next():
-            gc.collect()
-            assert apps[0]() is None
-        """
-    )
-    found.result.assert_outcomes(passed=2)
-
-
-def test_a_request_that_nobody_finishes_is_collected_in_silence(suite: Suite) -> None:
-    found = suite.run(
-        """
-        import asyncio
-        import gc
-
-        async def app(scope, receive, send):
-            await asyncio.sleep(100)
-
-        @pytest.mark.mw_budget(tasks=1, undecided="pass")
-        def test_left():
-            loop = asyncio.new_event_loop()
-            client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
-            task = loop.create_task(client.get("/"))
-            loop.run_until_complete(asyncio.sleep(0.01))
-            loop.close()
-            task._log_destroy_pending = False
-            del task
-            gc.collect()
-        """,
-        "-W",
-        "error::pytest.PytestUnraisableExceptionWarning",
-    )
-    found.result.assert_outcomes(passed=1)
-
-
-def test_a_client_whose_module_is_loaded_again_is_recorded(suite: Suite) -> None:
-    found = suite.run(
-        """
-        import importlib
-        import starlette.testclient as module
-
-        @pytest.mark.mw_budget(tasks=1)
-        def test_loaded_again():
-            before = dict(vars(module))
-            try:
-                importlib.reload(module)
-                assert module.TestClient(app).get("/health").text == "ok"
-            finally:
-                vars(module).update(before)
-        """
-    )
-    assert found.reports.measured == [("test_loaded_again", "GET /health", "pass")]

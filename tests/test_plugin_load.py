@@ -11,6 +11,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,8 @@ from .test_load_generator import ended
 from .test_report_schema import misfits
 
 needs("uvicorn", "the server of a measurement under load", "load")
+# Imported once: pytester forgets the modules that an inner run imports.
+import_module("uvicorn.protocols.http.auto")
 
 APP = (
     SPIN
@@ -128,7 +132,7 @@ app = Starlette(routes=routes, middleware=layers)
 """
 )
 
-TEST = """
+FIXTURES = """
 import os
 import pathlib
 import threading
@@ -145,20 +149,20 @@ def listening():
     inodes = set()
     for fd in os.listdir("/proc/self/fd"):
         try:
-            inodes.add(os.readlink(f"/proc/self/fd/{{fd}}"))
+            inodes.add(os.readlink(f"/proc/self/fd/{fd}"))
         except OSError:
             pass
     found = []
     for name in ("tcp", "tcp6"):
-        for line in pathlib.Path(f"/proc/net/{{name}}").read_text().splitlines()[1:]:
+        for line in pathlib.Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
             fields = line.split()
-            if fields[3] == "0A" and f"socket:[{{fields[9]}}]" in inodes:
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
                 found.append(fields[1])
     return found
 
 
 def children():
-    found = pathlib.Path(f"/proc/self/task/{{os.getpid()}}/children").read_text().split()
+    found = pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     return [int(one) for one in found]
 
 
@@ -168,10 +172,11 @@ def nothing_is_left():
     yield
     assert (os.sched_getaffinity(0), listening(), children(), len(os.listdir("/proc/self/fd"))) == before
     assert not [thread for thread in threading.enumerate() if thread.name == "mw-budget-load"]
-
+"""
+TEST = """
 
 @pytest.mark.mw_budget({marker})
-def test_it(mw_budget):
+def test_{name}(mw_budget):
     {body}
 """
 
@@ -179,12 +184,17 @@ QUICKLY = Scheduled(**FAST)
 linux = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc")
 
 
-def written(pytester: pytest.Pytester, body: str, marker: str = "load_time=0.5") -> None:
-    pytester.makepyfile(shop=APP, test_load=TEST.format(body=body, marker=marker))
+def case(body: str, marker: str = "load_time=0.5", name: str = "it") -> str:
+    """Return the source of a test."""
+    return TEST.format(body=body, marker=marker, name=name)
 
 
-def run(pytester: pytest.Pytester, body: str, *arguments: str, marker: str = "load_time=0.5") -> pytest.RunResult:
-    written(pytester, body, marker)
+def written(pytester: pytest.Pytester, *cases: str) -> None:
+    pytester.makepyfile(shop=APP, test_load="".join([FIXTURES, *cases]))
+
+
+def run(pytester: pytest.Pytester, cases: Sequence[str], *arguments: str) -> pytest.RunResult:
+    written(pytester, *cases)
     options = ("-p", "no:cacheprovider", "-p", "no:xdist", "--mw-budget", "--mw-budget-flamegraph=never", *LEAN)
     warnings = ("-W", "always::pytest_mwbudget.errors.BudgetWarning")
     return pytester.runpytest_inprocess(*options, *warnings, *arguments, plugins=[QUICKLY])
@@ -201,7 +211,7 @@ def test_the_measurement_and_every_report_have_the_figures(pytester: pytest.Pyte
     assert m.layer("Sets").load.why is not None
     assert m.layer("Spin").load.wait.one_us > 399"""
     files = ("--mw-budget-json=r.json", "--mw-budget-markdown=r.md", "--mw-budget-html=r.html", "-v")
-    result = run(pytester, body, *files, marker="load_time=1")
+    result = run(pytester, [case(body, "load_time=1")], *files)
     result.assert_outcomes(passed=1, warnings=result.parseoutcomes().get("warnings", 0))
     result.stdout.fnmatch_lines(
         ["under load, 3 clients * share of req/s *", "*requests/s (*", "*rounds of bursts*uvicorn*"]
@@ -221,41 +231,57 @@ def test_the_measurement_and_every_report_have_the_figures(pytester: pytest.Pyte
         assert "requests/s" in text
 
 
+ERRORS = {
+    "status": ('mw_budget.load("/narrow", clients=8)', "*answered 500*not 200*LookupError: no connection is left*"),
+    "clients": ('mw_budget.load("/health", clients=0)', "*clients is 0; give a whole number of clients from 1*"),
+    "share": ('mw_budget.load("/health", rps_share="500%")', "*rps_share is '500%'; give a share*"),
+    "route": ('mw_budget.load("/nowhere")', "*answered 404*nothing was measured*"),
+}
+UNUSABLE_MARKERS = {
+    "trio": ('mw_budget.load("/health")', 'loop="trio"', "*uvicorn*asyncio and uvloop, not on trio*"),
+    "no_load": ('mw_budget.get("/health")', 'rps_share="5%"', "*rps_share*no request under load*mw_budget.load*"),
+    "no_load_of_a_layer": (
+        'mw_budget.get("/health")',
+        'layers={"Spin": {"rps_share": "5%"}, "NoOp": 5000}',
+        "*rps_share*no request under load*mw_budget.load*",
+    ),
+    "no_layer": (
+        'mw_budget.load("/health")',
+        'layers={"Spinn": {"rps_share": "5%"}}, load_time=0.1',
+        "*'Spinn'*Did you mean 'Spin'*",
+    ),
+}
+
+
 @linux
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        ('mw_budget.load("/narrow", clients=8)', "*answered 500*not 200*LookupError: no connection is left*"),
-        ('mw_budget.load("/health", clients=0)', "*clients is 0; give a whole number of clients from 1*"),
-        ('mw_budget.load("/health", rps_share="500%")', "*rps_share is '500%'; give a share*"),
-        ('mw_budget.load("/nowhere")', "*answered 404*nothing was measured*"),
-    ],
-)
-def test_errors_fail_the_test_with_a_remedy_and_leave_nothing(
-    pytester: pytest.Pytester, body: str, expected: str
-) -> None:
-    result = run(pytester, body)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines([expected])
+def test_errors_fail_the_test_with_a_remedy_and_leave_nothing(pytester: pytest.Pytester) -> None:
+    result = run(pytester, [case(body, name=name) for name, (body, _) in ERRORS.items()])
+    result.assert_outcomes(failed=len(ERRORS))
+    for name, (_, expected) in ERRORS.items():
+        result.stdout.fnmatch_lines([f"*_ test_{name} _*", expected])
     result.stdout.no_fnmatch_line("*Traceback*")
 
 
+def test_markers_that_do_not_fit_the_requests_fail_the_test(pytester: pytest.Pytester) -> None:
+    result = run(pytester, [case(body, marker, name) for name, (body, marker, _) in UNUSABLE_MARKERS.items()])
+    result.assert_outcomes(failed=len(UNUSABLE_MARKERS))
+    result.stdout.fnmatch_lines(
+        [line for name, (_, _, expected) in UNUSABLE_MARKERS.items() for line in (f"*_ test_{name} _*", expected)]
+    )
+
+
 @linux
-def test_a_post_request_is_sent_past_no_layer(pytester: pytest.Pytester) -> None:
-    body = """m = mw_budget.load("/health", clients=2, method="POST", json={"a": 1}, expect_status=405)
+def test_a_post_request_is_sent_past_no_layer_and_the_server_says_the_scheme(pytester: pytest.Pytester) -> None:
+    post = """m = mw_budget.load("/health", clients=2, method="POST", json={"a": 1}, expect_status=405)
     assert {layer.load.method for layer in m.layers} == {"split"}
     assert m.layer("Spin").load.why == "a POST request is sent past no layer\""""
-    run(pytester, body).assert_outcomes(passed=1)
-
-
-@linux
-def test_the_server_says_the_scheme_of_the_request(pytester: pytest.Pytester) -> None:
-    run(pytester, 'mw_budget.load("https://testserver/secure", clients=2)').assert_outcomes(passed=1)
+    scheme = 'mw_budget.load("https://testserver/secure", clients=2)'
+    run(pytester, [case(post, name="post"), case(scheme, name="scheme")]).assert_outcomes(passed=2)
 
 
 @linux
 def test_what_ends_the_test_ends_the_load(pytester: pytest.Pytester) -> None:
-    result = run(pytester, 'mw_budget.load("/late", clients=2)')
+    result = run(pytester, [case('mw_budget.load("/late", clients=2)')])
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*Failed: the time is up"])
     result.stdout.no_fnmatch_line("*Under load the same request is sent*")
@@ -268,13 +294,12 @@ def test_a_layer_without_which_the_app_does_less_is_not_blamed_for_that(pytester
     assert found.method == "split", found
     assert "takes another way without it" in found.why
     assert found.share.high < 0.3"""
-    run(pytester, body, marker="load_time=6").assert_outcomes(passed=1)
+    run(pytester, [case(body, "load_time=6")]).assert_outcomes(passed=1)
 
 
 @linux
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_an_async_test_uses_its_own_loop(pytester: pytest.Pytester, loop: str) -> None:
-    written(pytester, "pass")
+def test_an_async_test_uses_its_own_loop(pytester: pytest.Pytester) -> None:
+    written(pytester)
     pytester.makepyfile(
         test_async="""
         import asyncio
@@ -283,8 +308,11 @@ def test_an_async_test_uses_its_own_loop(pytester: pytest.Pytester, loop: str) -
         from pytest_mwbudget.asgi import loops
         from test_load import nothing_is_left
 
+        LOOPS = ("asyncio", "uvloop")
+
         # The first loop of uvloop opens files that it keeps.
-        loops.run("LOOP", lambda: asyncio.sleep(0))
+        for name in LOOPS:
+            loops.run(name, lambda: asyncio.sleep(0))
 
 
         @pytest.fixture
@@ -298,13 +326,14 @@ def test_an_async_test_uses_its_own_loop(pytester: pytest.Pytester, loop: str) -
             return m.loop
 
 
+        @pytest.mark.parametrize("loop", LOOPS)
         @pytest.mark.mw_budget(load_time=0.3)
-        def test_it(mw_budget):
-            assert loops.run("LOOP", lambda: loaded(mw_budget)) == "LOOP"
-        """.replace("LOOP", loop)
+        def test_it(mw_budget, loop):
+            assert loops.run(loop, lambda: loaded(mw_budget)) == loop
+        """
     )
     options = ("-p", "no:cacheprovider", "-p", "no:xdist", "--mw-budget", *LEAN, "test_async.py")
-    pytester.runpytest_inprocess(*options, plugins=[QUICKLY]).assert_outcomes(passed=1)
+    pytester.runpytest_inprocess(*options, plugins=[QUICKLY]).assert_outcomes(passed=2)
 
 
 @linux
@@ -313,42 +342,22 @@ def test_on_one_core_nothing_passes_that_may_be_too_small(
 ) -> None:
     monkeypatch.setattr(pytest_mwbudget.load.run, "cores", lambda: pytest_mwbudget.load.run.Cores(alone=True))
     body = 'mw_budget.load("/health", clients=2, rps_share="99%", p99_ms=5000)'
-    result = run(pytester, body, marker='load_time=0.5, undecided="warn"')
+    result = run(pytester, [case(body, 'load_time=0.5, undecided="warn"')])
     result.assert_outcomes(passed=1, warnings=1)
     result.stdout.fnmatch_lines(["*share the only core*"])
 
 
 def test_without_the_server_it_names_the_extra(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pytest_mwbudget.load.server, "find_spec", lambda name: None)
-    result = run(pytester, 'mw_budget.load("/health")')
+    result = run(pytester, [case('mw_budget.load("/health")')])
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*needs uvicorn*pip install 'path/to/pytest-mwbudget?load?'*"])
 
 
-def test_on_trio_it_names_the_loops(pytester: pytest.Pytester) -> None:
-    result = run(pytester, 'mw_budget.load("/health")', marker='loop="trio"')
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*uvicorn*asyncio and uvloop, not on trio*"])
-
-
 def test_without_the_option_it_is_one_request(pytester: pytest.Pytester) -> None:
     body = 'm = mw_budget.load("/health")\n    assert m.load is None and m.status == 200 and m.layers == ()'
-    written(pytester, body, "")
+    written(pytester, case(body, ""))
     pytester.runpytest_inprocess("-p", "no:cacheprovider", *LEAN).assert_outcomes(passed=1)
-
-
-@pytest.mark.parametrize("marker", ['rps_share="5%"', 'layers={"Spin": {"rps_share": "5%"}, "NoOp": 5000}'])
-def test_a_budget_under_load_without_a_load_fails(pytester: pytest.Pytester, marker: str) -> None:
-    result = run(pytester, 'mw_budget.get("/health")', marker=marker)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*rps_share*no request under load*mw_budget.load*"])
-
-
-@pytest.mark.parametrize("marker", ['layers={"Spinn": {"rps_share": "5%"}}, load_time=0.1'])
-def test_a_budget_for_no_layer_is_an_error(pytester: pytest.Pytester, marker: str) -> None:
-    result = run(pytester, 'mw_budget.load("/health")', marker=marker)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*'Spinn'*Did you mean 'Spin'*"])
 
 
 # ---- ends --------------------------------------------------------------------------------------------------------
@@ -419,7 +428,7 @@ def test_a_crash_of_the_generator_fails_the_test(pytester: pytest.Pytester, monk
         return await made(self, clients, requests)
 
     monkeypatch.setattr(pytest_mwbudget.load.process.Generator, "burst", burst)
-    result = run(pytester, 'mw_budget.load("/health")')
+    result = run(pytester, [case('mw_budget.load("/health")')])
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*the load generator ended with status -9*"])
 

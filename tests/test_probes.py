@@ -103,7 +103,11 @@ def observed(app: App, url: str = "/", **options: Any) -> tuple[server.Exchange,
 
 def same(app: App, url: str = "/", **options: Any) -> server.Exchange:
     """Check that the response is the same with and without probes, and return the call with probes."""
-    plain, probed, owners = observed(app, url, **options)
+    return alike(*observed(app, url, **options))
+
+
+def alike(plain: server.Exchange, probed: server.Exchange, owners: list[int]) -> server.Exchange:
+    """Check that a call without probes and one with probes, whose log has `owners`, have the same response."""
     assert (plain.status, plain.headers, plain.body) == (probed.status, probed.headers, probed.body)
     assert owners[0] == owners[-1] == HARNESS
     return probed
@@ -111,11 +115,11 @@ def same(app: App, url: str = "/", **options: Any) -> server.Exchange:
 
 # ---- audit hooks ------------------------------------------------------------------------------------------------
 
-# An audit hook cannot be removed, so a process of its own has one.
+# An audit hook cannot be removed, so a process of its own has one, which imports little.
 WITH_AN_AUDIT_HOOK = """
 import asyncio, sys
 from tests.apps import Defaults, Endpoint, Noop, caller, discovered, partial
-from tests.test_probes import everything_on
+from pytest_mwbudget.analysis.samples import BlankLayers
 from pytest_mwbudget.timing.probes import Probes
 
 raised, watching = [], False
@@ -133,7 +137,7 @@ async def main():
             await probes.watch(app, scope, receive, send)
         finally:
             watching = False
-    with everything_on(probes):
+    with probes.installed(probes.probed), probes.doubled(probes.probed[-1], BlankLayers(1)):
         for _ in range(3):
             raised.clear()
             await call(watch)
@@ -155,9 +159,10 @@ def test_probes_raise_no_audit_event() -> None:
 @pytest.mark.parametrize("layer", [layer for layer, _ in HOLDERS], ids=lambda layer: layer.__name__)
 def test_every_holder_is_crossed_in_order(layer: Callable[[App], App]) -> None:
     app = Noop(layer(Noop(layer(Noop(Endpoint())))))
-    same(app)
     stack = stack_of(app)
-    owners = [owner for owner in observed(app)[2] if owner != SUSPENDED]
+    seen = observed(app)
+    alike(*seen)
+    owners = [owner for owner in seen[2] if owner != SUSPENDED]
     # On the way in, time passes from each entry to the next one inside, with null layers between them.
     first_seen = list(dict.fromkeys(owners))
     entries = [owner for owner in first_seen if HARNESS < owner <= len(stack.entries)]
@@ -377,7 +382,8 @@ def test_everything_is_off_after_a_measurement_that_failed(what: str) -> None:
 
     async def main() -> None:
         nonlocal task
-        task = asyncio.ensure_future(apps.measured_async(Noop(outer(endpoint))))
+        schedule = apps.Schedule(**apps.FAST)
+        task = asyncio.ensure_future(apps.measured_async(Noop(outer(endpoint)), schedule=schedule))
         await task
 
     errors = (LookupError, asyncio.CancelledError, KeyboardInterrupt, server.ResponseError)
@@ -420,7 +426,7 @@ def test_session_and_user() -> None:
         ],
     )
     assert observed(app)[1].response().json() == {"user": "ada", "visits": 1}
-    measurement = apps.measured(app)
+    measurement = apps.measured(app, schedule=apps.Schedule(**apps.FAST))
     assert measurement.response.json() == {"user": "ada", "visits": 1}
     assert measurement.layer("AuthenticationMiddleware").us is not None
 

@@ -43,7 +43,7 @@ from pytest_mwbudget.report.flamegraph import FlamegraphRenderer, hottest, short
 from pytest_mwbudget.timing.run import Environment
 from pytest_mwbudget.timing.schedule import Schedule
 
-from .apps import FAST, MOST_S, Noop, hello
+from .apps import FAST, MOST_S, SHORT_PROFILE, Noop, hello
 from .readings import readings
 
 SPUN_US = 500.0
@@ -104,6 +104,8 @@ def stack(*layers: Any, work: Callable[[Any], None] = cold) -> Starlette:
 
 # These tests check profiles, not times, so a failure counts without watching the machine first.
 BRIEF = Schedule(**FAST | {"watched_time_s": 0})
+# For tests that look at no figure of a profile.
+FEW_SAMPLES = replace(BRIEF, **SHORT_PROFILE)
 
 
 async def profiled(app: Any, schedule: Schedule = BRIEF, **settings: Any) -> tuple[Profiled | None, Measurement]:
@@ -286,7 +288,7 @@ def test_a_path_is_that_below_the_working_directory_or_where_it_was_imported_fro
 )
 def test_what_is_profiled(mode: str, us: float, there: bool) -> None:
     budgets = Budgets({}, {"Hot": {"us": us}}, None)
-    _, measurement = asyncio.run(profiled(stack(Hot), flamegraph=mode, budgets=budgets))
+    _, measurement = asyncio.run(profiled(stack(Hot), FEW_SAMPLES, flamegraph=mode, budgets=budgets))
     assert (measurement.profile is not None) == there
 
 
@@ -366,6 +368,8 @@ def test_everything_is_as_it_was_afterwards(fails: bool) -> None:
         if fails and any(frame.filename == MARKER for frame in traceback.extract_stack()):
             raise ValueError("not here")
 
+    schedule = replace(FEW_SAMPLES, profile_events=BRIEF.profile_events)  # recording calls must leave nothing either
+
     async def looked() -> None:
         loop: Any = asyncio.get_running_loop()
         own_run_once = loop._run_once
@@ -373,7 +377,7 @@ def test_everything_is_as_it_was_afterwards(fails: bool) -> None:
         before = dict(vars(loop))
         codes = [layer.__call__.__code__ for layer in (Hot, GZipMiddleware, BaseHTTPMiddleware)]
         with warnings.catch_warnings(record=True) as seen:
-            await profiled(stack(Hot, GZipMiddleware, PassOn, work=work))
+            await profiled(stack(Hot, GZipMiddleware, PassOn, work=work), schedule)
         changing = {"_ready", "_scheduled", "_timer_cancelled_count"}
         assert {name: own for name, own in vars(loop).items() if before.get(name) is not own}.keys() <= changing
         assert vars(loop).keys() == before.keys()

@@ -94,17 +94,30 @@ def at(found: Any, path: tuple[Any, ...]) -> Any:
 
 
 FULL = written(replace(ADVISED, profile=PROFILE))
+# One path of each kind of object: the schema has one rule for all layers, so further layers would only take time.
+KINDS = {tuple("[]" if isinstance(key, int) else key for key in path): path for path in reversed([*objects(FULL)])}
 
 
-@pytest.mark.parametrize("path", [*objects(FULL)], ids=lambda path: ".".join(map(str, path)) or "document")
+def with_one_of_each_list(found: Any, path: tuple[Any, ...]) -> Any:
+    """Copy a document without the list items that are not on the path: a shorter document is validated sooner."""
+    if isinstance(found, dict):
+        return {key: with_one_of_each_list(found[key], path[1:] if path[:1] == (key,) else ()) for key in found}
+    if isinstance(found, list) and found and isinstance(found[0], dict):
+        return [with_one_of_each_list(found[path[0]], path[1:])] if path else []
+    return copy.deepcopy(found)
+
+
+@pytest.mark.parametrize("path", [*KINDS.values()], ids=lambda path: ".".join(map(str, path)) or "document")
 def test_an_object_without_one_of_its_keys_or_with_another_does_not_keep_it(path: tuple[Any, ...]) -> None:
-    for key in at(FULL, path):
-        less = copy.deepcopy(FULL)
-        del at(less, path)[key]
-        assert misfits(less), key
-    more = copy.deepcopy(FULL)
-    at(more, path)["surprise"] = 1
-    assert misfits(more)
+    changed = with_one_of_each_list(FULL, path)
+    assert misfits(changed) == []
+    inside = at(changed, tuple(0 if isinstance(key, int) else key for key in path))
+    for key in [*inside]:
+        value = inside.pop(key)
+        assert not VALIDATOR.is_valid(changed), key
+        inside[key] = value
+    inside["surprise"] = 1
+    assert not VALIDATOR.is_valid(changed)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +143,7 @@ def test_an_object_without_one_of_its_keys_or_with_another_does_not_keep_it(path
 def test_a_value_of_another_kind_does_not_keep_it(path: tuple[Any, ...], value: object) -> None:
     other = copy.deepcopy(FULL)
     at(other, path[:-1])[path[-1]] = value
-    assert misfits(other)
+    assert not VALIDATOR.is_valid(other)
 
 
 def descriptions(found: Any) -> Iterator[str]:

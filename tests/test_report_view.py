@@ -25,7 +25,7 @@ from pytest_mwbudget.report.terminal import failure, one_line, table
 from pytest_mwbudget.report.view import view
 
 from .canned import but
-from .test_report_html import read
+from .test_report_html import Element, read
 from .test_report_json import RESULTS, UNCOUNTABLE
 from .test_report_terminal import (
     BUSY,
@@ -195,11 +195,17 @@ def test_the_first_layer_is_as_bad_as_any(found: Result) -> None:
 
 @settings(deadline=None, max_examples=50)  # Each example renders a page.
 @given(found=stacks())
-def test_every_report_names_the_same_layer_first(found: Result) -> None:
+def test_every_report_has_each_finding_and_names_the_same_layer_first(found: Result) -> None:
+    data = document([to_json(found, "t")])
+    page = read(html(data))
+    check_first(found, page)
+    check_findings(found, page.text, markdown(data))
+
+
+def check_first(found: Result, page: Element) -> None:
     first = view(found).first
     assert first is not None
     assert dict(properties([found]))["mw_budget.worst_layer"] == first.name
-    page = read(html(document([to_json(found, "t")])))
     overview = page.all("table", "overview")[0].all("tbody")[0].all("td")
     assert overview[-1].all("span", "name")[0].text == first.name
     if found.verdict == "fail":
@@ -209,12 +215,10 @@ def test_every_report_names_the_same_layer_first(found: Result) -> None:
         )
 
 
-@settings(deadline=None, max_examples=50)
-@given(found=stacks())
-def test_every_report_has_each_finding(found: Result) -> None:
-    shown, data = view(found), document([to_json(found, "t")])
+def check_findings(found: Result, page: str, text: str) -> None:
+    shown = view(found)
     told = " ".join(failure(found, 1000, undecided_fails=True).split())
-    sent, page, text = annotation(found, "error", "t.py", 1), read(html(data)).text, markdown(data)
+    sent = annotation(found, "error", "t.py", 1)
     for finding in shown.findings:
         assert finding.sentence in told
         assert finding.sentence in sent.replace("%25", "%")

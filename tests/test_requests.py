@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ElementTree
+from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import pytest_mwbudget.workload.host
+from pytest_mwbudget.asgi.app import NamedApp
+from pytest_mwbudget.errors import AppError, SettingError
+from pytest_mwbudget.workload.requests import RequestFile, parsed, read, workload
 
 from .apps import FAST, LEAN, Scheduled
 
@@ -149,12 +154,17 @@ def test_an_item_for_each_route_that_get_can_request(shop: pytest.Pytester) -> N
     assert logged() == []  # neither startup nor a request
 
 
-def test_all_items_share_one_lifespan_and_one_loop(shop: pytest.Pytester) -> None:
-    result = measured(shop, "shop:app", "--mw-budget-json=out.json")
+def test_all_items_share_the_app_of_a_factory_its_lifespan_a_loop_and_budgets_by_layer(shop: pytest.Pytester) -> None:
+    # Only one of the two requests enters the layer.
+    budgets = ("-o", "mw_budget_layers=Inner = tasks: 9")
+    result = measured(shop, "shop:make", "-v", "--mw-budget-json=out.json", *budgets)
     result.assert_outcomes(passed=2)
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["note: The app is what shop:make() returned. [[]app]"])
     log = logged()
-    assert (log[0], log[-1], log.count("startup"), log.count("shutdown")) == ("startup", "shutdown", 1, 1)
-    assert len(set(log[1:-1])) == 1
+    assert (log[:2], log[-1]) == (["made", "startup"], "shutdown")
+    assert [log.count(what) for what in ("made", "startup", "shutdown")] == [1, 1, 1]
+    assert len(set(log[2:-1])) == 1
     found = json.loads(Path("out.json").read_text())["measurements"]
     layers = [[layer["name"].partition("#")[0] for layer in one["layers"]] for one in found]
     outer, inner = (["ServerErrorMiddleware", own, "ExceptionMiddleware"] for own in ("Outer", "Inner"))
@@ -169,10 +179,16 @@ def test_requests_of_the_command_line_take_the_place_of_routes(shop: pytest.Pyte
 
 
 @pytest.mark.parametrize("line", ["health", "", "GET", "G(T /x"])
-def test_an_unusable_request_is_a_usage_error(shop: pytest.Pytester, line: str) -> None:
-    result = measured(shop, "shop:app", f"--mw-budget-request={line}")
+def test_an_unusable_request_is_told_with_an_example(line: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        parsed(line, "--mw-budget-request")
+    assert fnmatch(str(caught.value), "*; *GET*")
+
+
+def test_an_unusable_request_is_a_usage_error(shop: pytest.Pytester) -> None:
+    result = measured(shop, "shop:app", "--mw-budget-request=")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines("ERROR: *; *GET*")
+    result.stderr.fnmatch_lines("ERROR: --mw-budget-request is ''; *GET*")
 
 
 def test_requests_of_a_file(shop: pytest.Pytester) -> None:
@@ -230,16 +246,24 @@ def test_a_file_of_headers_is_for_all_routes(shop: pytest.Pytester) -> None:
         ("[[requests]]\nurl = '/a'\nheaders = { a = 1 }\n", "request 1 has the headers {'a': 1}; give texts"),
     ],
 )
-def test_an_unusable_file_is_a_usage_error(shop: pytest.Pytester, text: str, message: str) -> None:
-    Path("requests.toml").write_text(text)
+def test_an_unusable_file_is_told_with_the_place(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "requests.toml"
+    file.write_text(text)
+    with pytest.raises(SettingError) as caught:
+        read(file, "mw_budget_requests = 'requests.toml'")
+    assert fnmatch(str(caught.value), f"mw_budget_requests = 'requests.toml'*{message}*")
+
+
+def test_an_unusable_file_is_a_usage_error(shop: pytest.Pytester) -> None:
+    Path("requests.toml").write_text("requests = 3\n")
     result = measured(shop, "shop:app", "-o", "mw_budget_requests=requests.toml")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(f"ERROR: mw_budget_requests = 'requests.toml'*{message.replace('[[', '[[][[]')}*")
+    result.stderr.fnmatch_lines("ERROR: mw_budget_requests = 'requests.toml' has requests = 3; write each request *")
 
 
 def test_an_id_of_an_item_is_a_choice(shop: pytest.Pytester) -> None:
-    result = measured(shop, "shop:app", "mw-budget::GET /health", "-v")
-    result.assert_outcomes(passed=1)
+    result = measured(shop, "shop:app", "mw-budget::GET /health", "--collect-only", "-q")
+    assert requested(result) == ["mw-budget::GET /health"]
     result = measured(shop, "shop:app", "mw-budget::GET /heath")
     result.stdout.fnmatch_lines("'mw-budget::GET /heath' is not a request. Did you mean 'mw-budget::GET /health'[?]*")
     assert result.ret == pytest.ExitCode.INTERRUPTED
@@ -286,18 +310,23 @@ def test_a_request_that_would_not_be_made_is_a_usage_error(
 # ---- beside other options of pytest ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("option", "number"), [("-k=api", 1), ("-m=mw_budget", 2), ("-m=not mw_budget", 0)])
-def test_items_are_selected_as_tests_are(shop: pytest.Pytester, option: str, number: int) -> None:
-    measured(shop, "shop:app", option).assert_outcomes(passed=number, deselected=2 - number)
+@pytest.mark.parametrize(
+    ("option", "paths"),
+    [("-k=api", ["/api/health"]), ("-m=mw_budget", ["/health", "/api/health"]), ("-m=not mw_budget", [])],
+)
+def test_items_are_selected_as_tests_are(shop: pytest.Pytester, option: str, paths: list[str]) -> None:
+    result = measured(shop, "shop:app", option, "--collect-only", "-q")
+    assert requested(result) == [f"mw-budget::GET {path}" for path in paths]
+    assert result.parseoutcomes().get("deselected", 0) == 2 - len(paths)
 
 
 def test_what_failed_last_runs_again(shop: pytest.Pytester) -> None:
-    app = "shop:create_app('broken', 'health')"
+    app = "shop:create_app('broken')"
     run(shop, "--mw-budget", f"--mw-budget-app={app}", "-o", "mw_budget_tasks=5", plugins=("cacheprovider",))
     result = run(
         shop, "--mw-budget", f"--mw-budget-app={app}", "-o", "mw_budget_tasks=5", "--lf", plugins=("cacheprovider",)
     )
-    result.assert_outcomes(failed=1, deselected=2)
+    result.assert_outcomes(failed=1, deselected=1)
 
 
 @pytest.mark.live
@@ -307,18 +336,6 @@ def test_workers_share_the_items_and_each_has_one_lifespan(shop: pytest.Pytester
     result = shop.runpytest_subprocess(*LEAN, *options, "-o", "mw_budget_layers=Inner = tasks: 9")
     result.assert_outcomes(passed=2)
     assert 1 <= logged().count("startup") == logged().count("shutdown") <= 2
-
-
-def test_junit_names_the_requests(shop: pytest.Pytester) -> None:
-    measured(shop, "shop:create_app('private')", "--junitxml=out.xml").assert_outcomes(passed=1, skipped=1)
-    cases = list(ElementTree.parse("out.xml").iter("testcase"))
-    assert [(case.get("classname"), case.get("name")) for case in cases] == [
-        ("mw-budget", "GET /private"),
-        ("mw-budget", "GET /api/health"),
-    ]
-    skipped = cases[0].find("skipped")
-    assert skipped is not None
-    assert str(skipped.get("message")).startswith("GET /private answered 401")
 
 
 # ---- the app -----------------------------------------------------------------------------------------------------
@@ -353,13 +370,6 @@ def test_each_loop_runs_the_app(shop: pytest.Pytester, loop: str, startups: int)
     assert logged().count("startup") == logged().count("shutdown") == startups
 
 
-def test_a_factory_is_called_once_and_named_in_a_note(shop: pytest.Pytester) -> None:
-    result = measured(shop, "shop:make", "-v")
-    result.assert_outcomes(passed=2)
-    assert logged().count("made") == 1
-    result.stdout.fnmatch_lines(["note: The app is what shop:make() returned. [[]app]"])
-
-
 # ---- budgets -----------------------------------------------------------------------------------------------------
 
 
@@ -369,12 +379,6 @@ def test_the_configuration_and_the_file_have_budgets(shop: pytest.Pytester) -> N
     result = measured(shop, "shop:app", *arguments)
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["FAILED mw-budget::GET /api/health - Failed: GET /api/health: *"])
-
-
-def test_a_layer_of_another_route_may_have_a_budget(shop: pytest.Pytester) -> None:
-    result = measured(shop, "shop:app", "-o", "mw_budget_layers=Inner = tasks: 9")
-    result.assert_outcomes(passed=2)
-    assert result.ret == pytest.ExitCode.OK
 
 
 @pytest.mark.parametrize(("chosen", "status", "word"), [((), 1, "error"), (("-k", "api"), 0, "warning")])
@@ -398,13 +402,13 @@ def test_a_layer_in_the_budgets_of_a_request_must_be_on_it(shop: pytest.Pytester
 # ---- bad cases ---------------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_measured_is_skipped_and_the_rest_goes_on(
+def test_what_cannot_be_measured_is_skipped_also_in_junit_xml_and_the_rest_goes_on(
     shop: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pytest_mwbudget.workload.host, "RESPONSE_S", 0.2)
-    app = "shop:create_app('private', 'events', 'broken', 'leaves', 'large', 'health')"
-    result = measured(shop, app, "-rs", "-v")
-    result.assert_outcomes(passed=3, skipped=2, failed=2)
+    names = ("private", "events", "broken", "leaves", "health")
+    result = measured(shop, f"shop:create_app{names}", "-rs", "-v", "--junitxml=out.xml")
+    result.assert_outcomes(passed=2, skipped=2, failed=2)
     text = result.stdout.str()
     assert "LookupError: no such shelf" in text
     assert "GET /leaves: the app called sys.exit(3) (" in text
@@ -416,14 +420,21 @@ def test_what_cannot_be_measured_is_skipped_and_the_rest_goes_on(
     )
     assert "pytest_mwbudget" not in text.partition("FAILURES")[2].partition("= mw-budget =")[0]
     assert (logged().count("startup"), logged().count("shutdown")) == (1, 1)
+    cases = list(ElementTree.parse("out.xml").iter("testcase"))
+    assert [(case.get("classname"), case.get("name")) for case in cases] == [
+        ("mw-budget", f"GET /{name}") for name in (*names, "api/health")
+    ]
+    skipped = cases[0].find("skipped")
+    assert skipped is not None
+    assert str(skipped.get("message")).startswith("GET /private answered 401")
 
 
 def test_ten_megabytes_both_ways(shop: pytest.Pytester) -> None:
     body = "x" * 10_000_000
-    Path("requests.toml").write_text(f"[[requests]]\nmethod = 'POST'\nurl = '/echo'\nbody = '{body}'\n")
-    measured(shop, "shop:create_app('echo')", "-o", "mw_budget_requests=requests.toml").assert_outcomes(passed=1)
-    result = measured(shop, "shop:create_app('large')", "--mw-budget-request=/large")
-    result.assert_outcomes(passed=1)
+    posted = f"[[requests]]\nmethod = 'POST'\nurl = '/echo'\nbody = '{body}'\n"
+    Path("requests.toml").write_text(f"{posted}[[requests]]\nurl = '/large'\n")
+    result = measured(shop, "shop:create_app('echo', 'large')", "-o", "mw_budget_requests=requests.toml")
+    result.assert_outcomes(passed=2)
 
 
 @pytest.mark.parametrize(
@@ -444,12 +455,19 @@ def test_ten_megabytes_both_ways(shop: pytest.Pytester) -> None:
         ("class App:\n    pass\n", "other:App", "that is <class 'other.App'>, which is not an ASGI app*"),
     ],
 )
-def test_an_app_that_cannot_be_had_is_one_error_of_the_collection(
+def test_an_app_that_cannot_be_had_is_told_with_the_reason(
     shop: pytest.Pytester, source: str, app: str, message: str
 ) -> None:
     shop.makepyfile(other=source)
-    result = measured(shop, app)
+    with pytest.raises(AppError) as caught:
+        NamedApp(app, shop.path, "--mw-budget-app").load()
+    assert fnmatch(str(caught.value), f"--mw-budget-app is *{message}")
+
+
+def test_an_app_that_cannot_be_had_is_one_error_of_the_collection(shop: pytest.Pytester) -> None:
+    result = measured(shop, "shop:breaks")
     result.assert_outcomes(errors=1)
+    message = "the factory failed with OSError: no database (*shop.py:*); correct the call"
     result.stdout.fnmatch_lines(["*ERROR collecting mw-budget*", f"--mw-budget-app is *{message}"])
 
 
@@ -487,53 +505,46 @@ def test_a_lifespan_that_fails_is_one_failure(shop: pytest.Pytester, before: str
         result.stdout.fnmatch_lines("the app's lifespan startup failed with OSError: no database*")
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (
-            "await asyncio.sleep(60)",
-            "GET /: the app did not begin a response within 3 s; make *; it waited at app (other.py:*), inside app*",
-        ),
-        (
-            "await send({'type': 'http.response.start', 'status': 200, 'headers': []})",
-            "GET /: the app began a response with status 200 and returned before the response was complete*",
-        ),
-        ("raise LookupError('in a layer')", "*LookupError: in a layer"),
-    ],
-)
-def test_a_request_that_fails_has_its_message_and_the_next_one_is_measured(
-    shop: pytest.Pytester, body: str, message: str
-) -> None:
+def test_each_request_that_fails_has_its_message_and_the_next_one_is_measured(shop: pytest.Pytester) -> None:
     shop.makepyfile(
-        other=f"""
+        other="""
         import asyncio
         from shop import app as inner
 
         async def app(scope, receive, send):
-            if scope["type"] == "http" and scope["path"] == "/":
-                {body}
+            path = scope.get("path")
+            if path == "/waits":
+                await asyncio.sleep(60)
+            elif path == "/returns":
+                await send({"type": "http.response.start", "status": 200, "headers": []})
+            elif path == "/raises":
+                raise LookupError("in a layer")
             else:
                 await inner(scope, receive, send)
         """
     )
-    options = ("-o", "mw_budget_startup_timeout=3", "--mw-budget-request=/", "--mw-budget-request=/health")
-    result = measured(shop, "other:app", *options)
-    result.assert_outcomes(failed=1, passed=1)
-    result.stdout.fnmatch_lines(message)
+    requests = [f"--mw-budget-request=/{name}" for name in ("waits", "returns", "raises", "health")]
+    result = measured(shop, "other:app", "-o", "mw_budget_startup_timeout=1", *requests)
+    result.assert_outcomes(failed=3, passed=1)
+    late = "GET /waits: the app did not begin a response within 1 s; make *; it waited at app (other.py:*), inside app*"
+    early = "GET /returns: the app began a response with status 200 and returned before the response was complete*"
+    result.stdout.fnmatch_lines([late, early, "*LookupError: in a layer"])
     assert logged()[-1] == "shutdown"
 
 
-@pytest.mark.parametrize("after", ["noted('shutdown')", "raise OSError('x')"])
-def test_an_interrupt_shuts_the_app_down(shop: pytest.Pytester, after: str) -> None:
+def test_an_interrupt_shuts_the_app_down_and_a_shutdown_that_fails_then_is_no_traceback(
+    shop: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shop.makepyfile(
-        other=f"""
+        other="""
         import contextlib
         from shop import *
 
         @contextlib.asynccontextmanager
         async def fails(app):
-            yield {{"word": "ok"}}
-            {after}
+            yield {"word": "ok"}
+            noted("shutdown")
+            raise OSError("x")
 
         async def interrupted(scope, receive, send):
             if scope["type"] == "http":
@@ -543,26 +554,25 @@ def test_an_interrupt_shuts_the_app_down(shop: pytest.Pytester, after: str) -> N
         inner, app = create_app("health", startup=fails), interrupted
         """
     )
-    result = shop.runpytest_subprocess(*LEAN, "--mw-budget", "--mw-budget-app=other:app", "--mw-budget-request=/health")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    options = ("-p", "pytest_mwbudget.plugin", "--assert=plain", "--mw-budget", "--mw-budget-app=other:app")
+    result = shop.runpytest_subprocess(*options, "--mw-budget-request=/health")
     assert result.ret == pytest.ExitCode.INTERRUPTED
     result.stdout.fnmatch_lines(["*KeyboardInterrupt*"])
     result.stdout.no_fnmatch_line("*INTERNALERROR*")
     assert "Traceback" not in result.stderr.str()
-    assert logged() == (["shutdown"] if "noted" in after else [])
+    assert logged() == ["shutdown"]
 
 
 def test_a_schema_that_cannot_be_made_and_an_app_without_routes_say_what_to_do(shop: pytest.Pytester) -> None:
-    shop.makepyfile(
-        other="""
-        class App:
-            async def __call__(self, scope, receive, send): ...
+    class Raising:
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None: ...
 
-        class Raising(App):
-            def openapi(self):
-                raise TypeError("no schema")
-        """
-    )
-    result = measured(shop, "other:Raising()")
-    result.stdout.fnmatch_lines("*making its OpenAPI schema failed with TypeError: no schema; name the requests*")
+        def openapi(self) -> Any:
+            raise TypeError("no schema")
+
+    with pytest.raises(AppError, match="making its OpenAPI schema failed with TypeError: no schema; name the requests"):
+        workload((), RequestFile(), Raising())
+    shop.makepyfile(other="class App:\n    async def __call__(self, scope, receive, send): ...\n")
     result = measured(shop, "other:App()")
     result.stdout.fnmatch_lines("the app has no route that GET can request as it is*'GET /health'")

@@ -133,12 +133,12 @@ INSIDE: dict[str, Callable[[], App]] = {
 }
 
 
-@pytest.mark.parametrize("inside", INSIDE)
 @pytest.mark.parametrize("layer", LAYERS)
-def test_a_bypass_saves_exactly_the_instructions_of_the_layer(layer: str, inside: str) -> None:
-    with unchanged_code():
-        bypassed, rebuilt = asyncio.run(saved_opcodes(LAYERS[layer], INSIDE[inside]()))
-    assert bypassed == rebuilt > 0
+def test_a_bypass_saves_exactly_the_instructions_of_the_layer(layer: str) -> None:
+    with unchanged_code():  # looks at every object of the process, so it is entered once
+        found = {name: asyncio.run(saved_opcodes(LAYERS[layer], inside())) for name, inside in INSIDE.items()}
+    for name, (bypassed, rebuilt) in found.items():
+        assert bypassed == rebuilt > 0, name
 
 
 def test_unusual_arguments_are_passed_to_what_is_inside() -> None:
@@ -193,6 +193,10 @@ class Slow:
         await respond(send)
 
 
+# The rows of a fake clock need few requests. What is saved has its own share of the time limit.
+BRIEF = {"precision_time_s": 0.1, "failure_time_s": 0.1, "watched_time_s": 0.1, "savings_share": 0.1}
+
+
 def measured(
     app: App,
     clock: FakeClock,
@@ -208,7 +212,7 @@ def measured(
         None,
         random.Random(7),
         Machine(known_ns=1e9),
-        schedule=replace(SCHEDULE, **schedule),
+        schedule=replace(SCHEDULE, **BRIEF | schedule),
         saves=saves,
     )
     settings = Settings(budgets or Budgets(), lifespan=False, max_time_s=1.0)
@@ -289,7 +293,7 @@ def test_what_the_app_does_for_a_user_is_not_what_the_login_saves() -> None:
         await respond(send)
 
     clock = FakeClock()
-    measurement = measured(Costly(Login(page, clock), clock, before=20), clock)
+    measurement = measured(Costly(Login(page, clock), clock, before=20), clock, savings_share=0.2)
     assert why(measurement, "Login") == "the app takes another way without it: 590 µs less, not 10"
     assert saved(measurement, "Costly") == pytest.approx(20, abs=0.01)
 
@@ -308,8 +312,8 @@ def test_rows_and_requests_are_the_same_where_nobody_reads_what_is_saved() -> No
     assert plain.effort is not None
     assert read.effort is not None
     assert more - requests == read.effort.requests - plain.effort.requests > 0
-    # A fifth of the time limit of one second, and one block that was under way.
-    assert 0.1 <= read.effort.seconds - plain.effort.seconds <= 0.22
+    # A tenth of the time limit of one second, and one block that was under way.
+    assert 0.05 <= read.effort.seconds - plain.effort.seconds <= 0.11
 
 
 def test_a_post_request_is_sent_past_no_layer() -> None:

@@ -51,8 +51,8 @@ BASE = Middleware(BaseHTTPMiddleware, dispatch=lambda request, call_next: call_n
 
 def measured(app: Any, method: str = "GET", url: str = "/", **options: Any) -> Measurement:
     """Measure with a short time limit and schedule, because no test here judges a figure."""
-    settings = {"max_time_s": 0.05} | options.pop("settings", {})
-    return apps.measured(app, method, url, settings=settings, schedule=apps.Schedule(**apps.FAST), **options)
+    schedule = apps.Schedule(**apps.FAST | {"precision_time_s": 0.02})
+    return apps.measured(app, method, url, schedule=schedule, **options)
 
 
 async def page(request: Any) -> PlainTextResponse:

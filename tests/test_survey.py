@@ -15,6 +15,7 @@ import pytest
 import starlette.middleware.base  # noqa: F401
 
 import pytest_mwbudget.session.survey
+from pytest_mwbudget.session import survey_time
 from pytest_mwbudget.session.configuration import time_limit_s
 from pytest_mwbudget.session.survey import (
     LOOKS,
@@ -105,6 +106,13 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
     return pytester
 
 
+@pytest.fixture
+def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let requests only be counted: times take most of a run, and few tests here are about them."""
+    for name in ("MOST_S", "FIRST_S"):
+        monkeypatch.setattr(survey_time, name, survey_time.LEAST_S / 2)
+
+
 def survey(suite: pytest.Pytester, tests: str, *arguments: str) -> pytest.RunResult:
     suite.makepyfile(test_shop=HEAD + tests)
     options = ("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, "-W", "ignore", "--mw-budget-json=found.json")
@@ -166,8 +174,9 @@ def test_without_a_request():
     assert found(suite)["measurements"][0]["nodeid"] == "test_shop.py::test_health"
 
 
-def test_times_and_counts_are_those_of_the_request(suite: pytest.Pytester) -> None:
-    survey(suite, "def test_health(client): client.get('/health')")
+def test_times_and_counts_are_those_of_the_request_and_the_files_are_written(suite: pytest.Pytester) -> None:
+    files = ("--mw-budget-html=a.html", "--mw-budget-markdown=a.md")
+    survey(suite, "def test_health(client): client.get('/health')", *files)
     (measurement,) = found(suite)["measurements"]
     layers = {layer["name"]: layer for layer in measurement["layers"]}
     assert layers["BaseHTTPMiddleware[add_header]"]["tasks"]["count"] == 1
@@ -175,8 +184,11 @@ def test_times_and_counts_are_those_of_the_request(suite: pytest.Pytester) -> No
         layers["BaseHTTPMiddleware[add_header]"]["us"]["estimate"] > layers["ServerErrorMiddleware"]["us"]["estimate"]
     )
     assert measurement["verdict"] is None
+    assert "Layers over all routes" in (suite.path / "a.html").read_text()
+    assert "A survey of 1 test," in Path(suite.path / "a.md").read_text()
 
 
+@pytest.mark.usefixtures("untimed")
 def test_async_tests_and_unittest_classes_are_workloads_too(suite: pytest.Pytester) -> None:
     needs("pytest_asyncio", reason="an async test runs with it", group="suites")
     tests = """
@@ -203,29 +215,30 @@ class TestShared:
     assert routes(suite) == ["GET /health 200", "GET /orders/{id} 200", "GET /orders/{id} 404"]
 
 
-def test_a_request_that_writes_is_named_and_measured_if_the_configuration_says_so(suite: pytest.Pytester) -> None:
+def test_a_request_that_writes_or_fails_is_named_and_so_is_the_reason(suite: pytest.Pytester) -> None:
     tests = """
 def test_make(client):
     assert client.post("/orders").text == "made"
     assert shop.calls == ["make"]
-"""
-    result = survey(suite, tests)
-    result.assert_outcomes(passed=1)
-    assert routes(suite) == []
-    assert "a POST request is not repeated automatically" in left_out(suite)["POST /orders"]
-    assert "not measured: POST /orders: a POST request" in said(result)
-    result = survey(suite, "def test_make(client): client.post('/orders')", "-o", "mw_budget_repeat=POST")
-    assert routes(suite) == ["POST /orders 200"]
 
-
-def test_a_request_that_fails_is_named_and_so_is_the_reason(suite: pytest.Pytester) -> None:
-    tests = """
 def test_broken(client):
     with pytest.raises(LookupError):
         client.get("/broken")
 """
-    survey(suite, tests).assert_outcomes(passed=1)
-    assert left_out(suite) == {"GET /broken": "the app raised LookupError"}
+    result = survey(suite, tests)
+    result.assert_outcomes(passed=2)
+    assert routes(suite) == []
+    reasons = left_out(suite)
+    assert reasons.keys() == {"POST /orders", "GET /broken"}
+    assert "a POST request is not repeated automatically" in reasons["POST /orders"]
+    assert reasons["GET /broken"] == "the app raised LookupError"
+    assert "not measured: POST /orders: a POST request" in said(result)
+
+
+@pytest.mark.usefixtures("untimed")
+def test_a_request_that_writes_is_measured_if_the_configuration_says_so(suite: pytest.Pytester) -> None:
+    survey(suite, "def test_make(client): client.post('/orders')", "-o", "mw_budget_repeat=POST")
+    assert routes(suite) == ["POST /orders 200"]
 
 
 def test_a_suite_without_requests_is_told_so(suite: pytest.Pytester) -> None:
@@ -237,9 +250,20 @@ def test_a_suite_without_requests_is_told_so(suite: pytest.Pytester) -> None:
 # ---- outcomes -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("untimed")
 def test_a_test_that_sees_the_repetition_runs_again_without_and_that_counts(suite: pytest.Pytester) -> None:
     tests = """
-runs = []
+runs, made = [], []
+
+@pytest.fixture
+def once(client):
+    yield client
+    assert shop.calls == ["order"]
+
+@pytest.fixture(scope="module")
+def app_of_the_module():
+    made.append(1)
+    return shop.create_app()
 
 def test_called_once(client, record_property):
     runs.append(1)
@@ -250,14 +274,26 @@ def test_called_once(client, record_property):
 
 def test_runs():
     assert runs == [1, 1]
+
+def test_in_a_teardown(once):
+    once.get("/orders/1")
+
+def test_app_of_a_wider_scope(app_of_the_module):
+    TestClient(app_of_the_module).get("/orders/99")
+    assert shop.calls == ["order"]
+
+def test_after(app_of_the_module):
+    assert made == [1]
 """
     result = survey(suite, tests, "--junitxml=junit.xml")
-    result.assert_outcomes(passed=2)
+    result.assert_outcomes(passed=5)
     assert result.ret == 0
-    assert routes(suite) == ["GET /health 200"]
-    (repeated,) = found(suite)["survey"]["repeated"]
-    assert repeated["nodeid"] == "test_shop.py::test_called_once"
-    assert repeated["cause"].startswith("AssertionError: True in run 1")
+    assert routes(suite) == ["GET /health 200", "GET /orders/{id} 200", "GET /orders/{id} 404"]
+    repeated = found(suite)["survey"]["repeated"]
+    names = ["test_called_once", "test_in_a_teardown", "test_app_of_a_wider_scope"]
+    assert [test["nodeid"] for test in repeated] == [f"test_shop.py::{name}" for name in names]
+    assert repeated[0]["cause"].startswith("AssertionError: True in run 1")
+    assert "assert" in repeated[1]["cause"]
     assert "test_called_once failed while the survey recorded it, and passed in a second run" in said(result)
     junit = (suite.path / "junit.xml").read_text()
     assert re.findall(r'name="run" value="(\d)"', junit) == ["2"]
@@ -290,21 +326,7 @@ def test_it():
     assert routes(suite) == ["GET /health 200"]
 
 
-def test_a_failure_in_a_teardown_counts_as_one_too(suite: pytest.Pytester) -> None:
-    tests = """
-@pytest.fixture
-def once(client):
-    yield client
-    assert shop.calls == ["health"]
-
-def test_it(once):
-    once.get("/health")
-"""
-    survey(suite, tests).assert_outcomes(passed=1)
-    (repeated,) = found(suite)["survey"]["repeated"]
-    assert "assert" in repeated["cause"]
-
-
+@pytest.mark.usefixtures("untimed")
 def test_a_test_that_fails_anyway_fails_with_its_own_report(suite: pytest.Pytester) -> None:
     tests = """
 def test_wrong(client):
@@ -326,6 +348,7 @@ def test_without_a_request():
     assert "LookupError: no such shelf" in printed
 
 
+@pytest.mark.usefixtures("untimed")
 def test_skips_and_expected_failures_stay_what_they_are(suite: pytest.Pytester) -> None:
     tests = """
 @pytest.mark.skip
@@ -341,25 +364,6 @@ def test_skips(client):
     pytest.skip("later")
 """
     survey(suite, tests).assert_outcomes(skipped=2, xfailed=1)
-
-
-def test_a_reset_fixture_of_a_wider_scope_stays_for_the_second_run(suite: pytest.Pytester) -> None:
-    tests = """
-made = []
-
-@pytest.fixture(scope="module")
-def app_of_the_module():
-    made.append(1)
-    return shop.create_app()
-
-def test_once(app_of_the_module):
-    TestClient(app_of_the_module).get("/health")
-    assert shop.calls == ["health"]
-
-def test_after(app_of_the_module):
-    assert made == [1]
-"""
-    survey(suite, tests).assert_outcomes(passed=2)
 
 
 def test_tests_with_subtests_are_left_alone(suite: pytest.Pytester) -> None:
@@ -378,6 +382,7 @@ class TestParts(unittest.TestCase):
     assert routes(suite) == []
 
 
+@pytest.mark.usefixtures("untimed")
 def test_reruns_of_pytest_rerunfailures_stay_its_own(suite: pytest.Pytester) -> None:
     needs("pytest_rerunfailures", reason="a test is repeated by it", group="suites")
     tests = """
@@ -397,6 +402,7 @@ def test_flaky(client):
 # ---- marked tests -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("untimed")
 def test_marked_tests_are_judged_as_always_and_not_measured_again(suite: pytest.Pytester) -> None:
     tests = """
 @pytest.fixture
@@ -415,7 +421,7 @@ def test_unmarked(client):
     client.get("/health")
     client.get("/orders/1")
 """
-    result = survey(suite, tests)
+    result = survey(suite, tests, "--mw-budget-flamegraph=never")
     result.assert_outcomes(passed=2, failed=1)
     assert "BaseHTTPMiddleware[add_header] spawns 1 task per request, its budget is 0 tasks" in said(result)
     assert routes(suite) == ["GET /orders/{id} 200"]
@@ -438,6 +444,7 @@ def test_a_broken_budget_of_the_configuration_fails_the_run_and_no_test(suite: p
 
 
 @counts("retained")
+@pytest.mark.usefixtures("untimed")
 def test_retained_objects_are_searched_for_only_if_there_is_a_budget_of_them(suite: pytest.Pytester) -> None:
     tests = """
 import gc
@@ -457,20 +464,19 @@ def test_health(client):
     assert all(layer["retained"]["count"] == 0 for layer in measurement["layers"])
 
 
-def test_a_kept_budget_fails_nothing_and_an_error_response_is_not_judged(suite: pytest.Pytester) -> None:
+def test_a_kept_budget_and_one_for_a_layer_that_only_another_app_has_break_nothing(suite: pytest.Pytester) -> None:
+    (suite.path / "pytest.ini").write_text("[pytest]\nmw_budget_layers = GZipMiddleware = tasks: 0\n")
     result = survey(suite, "def test_health(client): client.get('/health')", "-o", "mw_budget_tasks=1")
     assert result.ret == 0
+    assert routes(suite) == ["GET /health 200"]
     assert found(suite)["measurements"][0]["verdict"] == "pass"
+
+
+@pytest.mark.usefixtures("untimed")
+def test_an_error_response_is_not_judged(suite: pytest.Pytester) -> None:
     result = survey(suite, "def test_none(client): client.get('/orders/99')", "-o", "mw_budget_tasks=0")
     assert result.ret == 0
     assert found(suite)["measurements"][0]["verdict"] is None
-
-
-def test_a_budget_for_a_layer_that_only_another_app_has_breaks_nothing(suite: pytest.Pytester) -> None:
-    (suite.path / "pytest.ini").write_text("[pytest]\nmw_budget_layers = GZipMiddleware = tasks: 0\n")
-    result = survey(suite, "def test_health(client): client.get('/health')")
-    assert result.ret == 0
-    assert routes(suite) == ["GET /health 200"]
 
 
 # ---- time ---------------------------------------------------------------------------------------------------------
@@ -509,6 +515,7 @@ def test_many(number):
     assert "1 of them were only counted, because there was little time for each [survey-time]" in said(result)
 
 
+@pytest.mark.usefixtures("untimed")
 def test_a_request_that_was_looked_at_often_is_not_called_again(suite: pytest.Pytester) -> None:
     tests = f"""
 def test_health(client):
@@ -522,6 +529,7 @@ def test_health(client):
     assert found(suite)["survey"]["repeated"] == []
 
 
+@pytest.mark.usefixtures("untimed")
 def test_every_stack_of_one_route_is_measured_also_of_apps_that_many_tests_make(suite: pytest.Pytester) -> None:
     tests = f"""
 from starlette.applications import Starlette
@@ -562,6 +570,7 @@ def test_it(number):
     assert found(suite)["survey"]["unexamined"] == 5
 
 
+@pytest.mark.usefixtures("untimed")
 def test_a_stack_that_goes_on_changing_is_looked_at_as_long_as_it_does(suite: pytest.Pytester) -> None:
     tests = """
 class Layer:
@@ -594,6 +603,7 @@ def test_it():
     assert "8 more requests are like these: three in a row entered layers that were known" in said(result)
 
 
+@pytest.mark.usefixtures("untimed")
 def test_a_test_with_a_time_limit_keeps_most_of_it(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     needs("pytest_timeout", reason="it sets the limit", group="suites")
     # With the real least time the limit would be so short that a busy machine exceeds it.
@@ -613,21 +623,12 @@ def test_long(client):
 
 
 @pytest.mark.parametrize(
-    ("marker", "arguments", "environment", "limit_s"),
-    [
-        ("", (), "", None),
-        ("@pytest.mark.timeout(3)", ("--timeout=9",), "", 3),
-        ("@pytest.mark.timeout(timeout=4)", (), "", 4),
-        ("", ("--timeout=9",), "7", 9),
-        ("", (), "7", 7),
-        ("", ("-o", "timeout=8"), "", 8),
-        ("@pytest.mark.timeout(0)", ("--timeout=9",), "", None),
-    ],
+    ("arguments", "environment", "limit_s"),
+    [((), "", None), (("--timeout=9",), "7", 9), ((), "7", 7), (("-o", "timeout=8"), "", 8)],
 )
 def test_the_time_limit_is_that_of_pytest_timeout(
     pytester: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,
-    marker: str,
     arguments: tuple[str, ...],
     environment: str,
     limit_s: float | None,
@@ -642,9 +643,24 @@ def test_the_time_limit_is_that_of_pytest_timeout(
         def pytest_collection_finish(self, session: pytest.Session) -> None:
             limits.extend(map(time_limit_s, session.items))
 
-    pytester.makepyfile(f"import pytest\n{marker}\ndef test_it(): pass")
-    pytester.runpytest_inprocess(*LEAN, *arguments, plugins=[Asks()])
-    assert limits == [limit_s]
+    pytester.makepyfile(
+        """
+        import pytest
+
+        def test_unmarked(): pass
+
+        @pytest.mark.timeout(3)
+        def test_marked(): pass
+
+        @pytest.mark.timeout(timeout=4)
+        def test_marked_by_name(): pass
+
+        @pytest.mark.timeout(0)
+        def test_without_limit(): pass
+        """
+    )
+    pytester.runpytest_inprocess(*LEAN, "--collect-only", *arguments, plugins=[Asks()])
+    assert limits == [limit_s, 3, 4, None]
 
 
 # ---- options and processes ----------------------------------------------------------------------------------------
@@ -713,10 +729,18 @@ def test_once(client, time):
     assert [name for name in os.listdir(folder) if "survey" in name] == []
 
 
+@pytest.mark.usefixtures("untimed")  # in this process; a worker imports the module anew
 def test_a_worker_that_crashes_loses_only_what_its_last_test_found(
     suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(suite.mkdir("temporary")))
+    suite.makeconftest(
+        """
+        from pytest_mwbudget.session import survey_time
+
+        survey_time.MOST_S = survey_time.FIRST_S = survey_time.LEAST_S / 2
+        """
+    )
     suite.makepyfile(
         test_shop=HEAD
         + """
@@ -733,16 +757,10 @@ def test_third(client):
     client.get("/orders/99")
 """
     )
-    options = (*LEAN, "-W", "ignore", "-n", "1", "--mw-budget-json=found.json")
-    result = suite.runpytest_subprocess(*options, "--mw-budget-survey", "--mw-budget-survey-time=5")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    plugins = ("-p", "xdist", "-p", "pytest_mwbudget.plugin", "-p", "no:cacheprovider", "--assert=plain")
+    options = (*plugins, "-W", "ignore", "-n", "1", "--mw-budget-json=found.json")
+    result = suite.runpytest_inprocess(*options, "--mw-budget-survey", "--mw-budget-survey-time=5")
     result.assert_outcomes(passed=2, failed=1)
     assert routes(suite) == ["GET /health 200", "GET /orders/{id} 404"]
     assert list(left_out(suite)) == ["POST /orders"]
-
-
-def test_the_files_of_a_survey_are_written(suite: pytest.Pytester) -> None:
-    survey(
-        suite, "def test_health(client): client.get('/health')", "--mw-budget-html=a.html", "--mw-budget-markdown=a.md"
-    )
-    assert "Layers over all routes" in (suite.path / "a.html").read_text()
-    assert "A survey of 1 test," in Path(suite.path / "a.md").read_text()

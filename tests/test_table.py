@@ -30,7 +30,6 @@ IN_SETTINGS = [
     for name, setting in SETTINGS.items()
     if (setting.kind in UNUSUAL or "|" in setting.kind) and name not in OF_THE_RUN
 ]
-PATHS = [(name, place) for name, setting in SETTINGS.items() if setting.kind == "PATH" for place in setting.places]
 
 SHOP = """
 async def app(scope, receive, send):
@@ -95,27 +94,26 @@ def test_every_setting_works_in_each_place_that_it_names(pytester: pytest.Pytest
     assert seen.settings == [merge([], said)]
 
 
-@pytest.mark.parametrize(("name", "place"), PATHS)
-def test_a_path_of_the_table_is_written_to(pytester: pytest.Pytester, name: str, place: str) -> None:
-    if name == "html":
-        pytest.importorskip("jinja2")
-    setting = SETTINGS[name]
-    option = [f"{setting.flag}=there"] if place == OPTION else []
-    ini = f"mw_budget_app = shop:app\n{f'{setting.key} = there' if place == INI else ''}"
-    flamegraph = f"--mw-budget-flamegraph={'always' if name == 'dir' else 'never'}"
-    run(pytester, REQUESTS, flamegraph, *option, ini=ini, seen=Seen()).assert_outcomes(passed=1)
-    assert (pytester.path / "there").exists()
+@pytest.mark.parametrize("place", [OPTION, INI])
+def test_every_path_of_the_table_is_written_to(pytester: pytest.Pytester, place: str) -> None:
+    settings = [setting for setting in SETTINGS.values() if setting.kind == "PATH" and place in setting.places]
+    options = [f"{setting.flag}=there-{setting.name}" for setting in settings] if place == OPTION else []
+    lines = [f"{setting.key} = there-{setting.name}" for setting in settings] if place == INI else []
+    ini = "\n".join(["mw_budget_app = shop:app", *lines])
+    run(pytester, REQUESTS, "--mw-budget-flamegraph=always", *options, ini=ini, seen=Seen()).assert_outcomes(passed=1)
+    there = {path.name for path in pytester.path.glob("there-*")}
+    assert there == {f"there-{setting.name}" for setting in settings}
 
 
 def test_every_setting_is_refused_in_the_places_that_it_does_not_name(pytester: pytest.Pytester) -> None:
+    options = [f"{setting.flag}=x" for setting in SETTINGS.values() if OPTION not in setting.places]
+    with pytest.raises(pytest.UsageError, match=f"unrecognized arguments: {' '.join(options)}"):
+        pytester.parseconfig(*options)
     config = pytester.parseconfig()
     for name, setting in SETTINGS.items():
         if MARKER not in setting.places:
             with pytest.raises(SettingError, match=f"unknown keyword '{name}'"):
                 merge([{name: "x"}], {})
-        if OPTION not in setting.places:
-            with pytest.raises(pytest.UsageError, match=f"unrecognized arguments: {setting.flag}"):
-                pytester.parseconfig(f"{setting.flag}=x")
         if INI not in setting.places:
             with pytest.raises(ValueError, match=f"unknown configuration value: '{setting.key}'"):
                 config.getini(setting.key)

@@ -29,6 +29,7 @@ from pytest_mwbudget.model.quantities import PROCESS_WIDE
 from pytest_mwbudget.model.results import LoopName
 from pytest_mwbudget.model.stack import Owner
 from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.schedule import Schedule
 
 from .apps import Noop, hello
 from .counted import COUNTS_OBJECTS, OWN, Own, counted, counts, every_loop, needs_allocations, needs_objects, number
@@ -438,6 +439,8 @@ def test_an_executor_of_processes_gets_the_work_itself(closed: Any) -> None:  # 
 # ---- what is counted ----------------------------------------------------------------------------------------------
 
 KNOWN, LARGE = 40, 10_000_000
+# A longer warm-up changes no count here.
+BRIEF = Schedule(brief_warm_calls=20)
 
 
 def layer_of(way: Callable[[Work], Awaitable[None]], made: int) -> Any:
@@ -458,7 +461,7 @@ def layer_of(way: Callable[[Work], Awaitable[None]], made: int) -> Any:
 @needs_allocations
 @every_way
 def test_what_is_made_in_a_thread_is_the_layers(loop: LoopName, way: Any, handed: int | None) -> None:
-    measurement = counted(Noop(layer_of(way, KNOWN)(Noop(hello))), loop=loop)
+    measurement = counted(Noop(layer_of(way, KNOWN)(Noop(hello))), loop=loop, schedule=BRIEF)
     found = counts(measurement, "Hands")
     assert handed in (None, number(found.threads))
     assert found.bytes is not None
@@ -471,7 +474,7 @@ def test_what_is_made_in_a_thread_is_the_layers(loop: LoopName, way: Any, handed
         assert found.objects is not None
         assert found.objects.kinds[OWN] == KNOWN
         assert OWN in found.own_types
-    less = counts(counted(Noop(layer_of(way, 0)(Noop(hello))), loop=loop), "Hands")
+    less = counts(counted(Noop(layer_of(way, 0)(Noop(hello))), loop=loop, schedule=BRIEF), "Hands")
     assert number(less.bytes) < LARGE
     assert less.objects is None or OWN not in less.objects.kinds
 
@@ -650,7 +653,7 @@ def test_a_thread_that_works_without_requests_too_changes_nothing(interval: floa
     thread = threading.Thread(target=heartbeat)
     thread.start()
     try:
-        measurement = counted(Noop(Waits(layer_of(by_to_thread, KNOWN)(hello))))
+        measurement = counted(Noop(Waits(layer_of(by_to_thread, KNOWN)(hello))), schedule=BRIEF)
     finally:
         stop.set()
         thread.join()

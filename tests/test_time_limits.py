@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, null
 from typing import Any
 
 import anyio
+import hypothesis  # noqa: F401 - pytester forgets modules that are first imported in an inner run
 import pytest
 
 import pytest_mwbudget.session.requests.own
@@ -121,24 +122,26 @@ def test_a_limit_of_the_test_leaves_a_share_to_readers(
 LIMITED = """
 @pytest.mark.mw_budget(us=100_000)
 @pytest.mark.asyncio
-async def test_it():
-    {limit}
+async def test_timeout():
+    async with asyncio.timeout(60):
         assert (await client_of().get("/health")).text == "ok"
+
+@pytest.mark.mw_budget(us=100_000)
+@pytest.mark.asyncio
+async def test_fail_after():
+    with anyio.fail_after(60):
+        assert (await client_of().get("/health")).text == "ok"
+
+@pytest.mark.mw_budget(us=100_000)
+@pytest.mark.asyncio
+async def test_no_limit():
+    assert (await client_of().get("/health")).text == "ok"
 """
 
 
 @pytest.mark.parametrize("option", ["-q", "-v", "--junitxml=found.xml", "--mw-budget-json=found.json"])
-@pytest.mark.parametrize(
-    ("limit", "limited"),
-    [("async with asyncio.timeout(60):", True), ("with anyio.fail_after(60):", True), ("if True:", False)],
-    ids=["timeout", "fail_after", "no limit"],
-)
 def test_requests_under_a_limit_are_measured_alike_with_any_option(
-    suite: test_own_requests.Suite,
-    monkeypatch: pytest.MonkeyPatch,
-    option: str,
-    limit: str,
-    limited: bool,
+    suite: test_own_requests.Suite, monkeypatch: pytest.MonkeyPatch, option: str
 ) -> None:
     reads: list[bool] = []
     original = pytest_mwbudget.session.requests.own.measure_again
@@ -148,13 +151,12 @@ def test_requests_under_a_limit_are_measured_alike_with_any_option(
         return await original(caller, settings, environment, *others)
 
     monkeypatch.setattr(pytest_mwbudget.session.requests.own, "measure_again", noting)
-    found = suite.run(LIMITED.format(limit=limit), "-p", "asyncio", option)
-    found.assert_outcomes(passed=1)
-    assert reads == [option != "-q" and not limited]
-    if option == "-v" and limited:
-        found.says(
-            "note: The test has a time limit, so sampling ends as soon as every verdict is known*[stopped-early]"
-        )
+    found = suite.run(LIMITED, "-p", "asyncio", option)
+    found.assert_outcomes(passed=3)
+    assert reads == [False, False, option != "-q"]  # only the test without a limit depends on the option
+    if option == "-v":
+        note = "note: The test has a time limit, so sampling ends as soon as every verdict is known*[stopped-early]"
+        found.says(f"test_timeout GET /health *{note}*test_fail_after GET /health *{note}*test_no_limit GET /health ")
 
 
 # ---- Hypothesis -----------------------------------------------------------------------------------------------------
@@ -170,28 +172,28 @@ quick = settings(deadline=1, max_examples=20, database=None, suppress_health_che
 
 
 @pytest.mark.parametrize("option", ["-q", "-v", "--junitxml=found.xml"])
-@pytest.mark.parametrize(
-    ("budget", "outcomes"), [("us=100_000", {"passed": 1}), ("total_us=0.01", {"failed": 1})], ids=["kept", "broken"]
-)
-def test_a_deadline_of_hypothesis_does_not_judge_measured_examples(
-    suite: test_own_requests.Suite,
-    budget: str,
-    outcomes: dict[str, int],
-    option: str,
-) -> None:
+def test_a_deadline_of_hypothesis_does_not_judge_measured_examples(suite: test_own_requests.Suite, option: str) -> None:
     found = suite.run(
         HYPOTHESIS
-        + f"""
-@pytest.mark.mw_budget({budget})
+        + """
+@pytest.mark.mw_budget(us=100_000)
 @quick
 @given(st.integers(0, 1000))
-def test_it(n):
-    assert TestClient(app).get("/health", params={{"n": n}}).text == "ok"
+def test_kept(n):
+    assert TestClient(app).get("/health", params={"n": n}).text == "ok"
+
+@pytest.mark.mw_budget(total_us=0.01)
+@quick
+@given(st.integers(0, 1000))
+def test_broken(n):
+    assert TestClient(app).get("/health", params={"n": n}).text == "ok"
 """,
         option,
+        "--mw-budget-flamegraph=never",
     )
-    found.assert_outcomes(**outcomes)
-    assert found.reports.lines == ["GET /health?n=0"]
+    found.assert_outcomes(passed=1, failed=1)
+    assert found.reports.measured[0][:2] == ("test_kept", "GET /health?n=0")
+    assert found.reports.measured[1:] == [("test_broken", "GET /health?n=0", "fail")]
     assert "Deadline" not in found.result.stdout.str()
 
 

@@ -13,7 +13,7 @@ import pytest
 from pytest_mwbudget.session.tracebacks import _chain
 
 from .apps import FAST, LEAN, Scheduled
-from .test_plugin import APP, CONFTEST, QUICK
+from .test_plugin import APP, CONFTEST
 
 HEAD = "import unittest\n\nimport pytest\n\n\n"
 
@@ -72,10 +72,18 @@ OURS = re.compile(r"pytest_mwbudget[/\\](?!errors)|\b(gate|fixture|asgi|loops)\.
 
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    """Run tests with a budget of a count, because without any budget times would be measured."""
     plugins = ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly", *LEAN]
+    counted = ["--mw-budget", "-o", "mw_budget_tasks=0", "--mw-budget-flamegraph=never"]
     return pytester.runpytest_inprocess(
-        *plugins, "--mw-budget", QUICK, "--mw-budget-flamegraph=never", *arguments, plugins=[Scheduled(**FAST)]
+        *plugins, *counted, *arguments, plugins=[Scheduled(**FAST | {"counted_requests": 3})]
     )
+
+
+def failed(result: pytest.RunResult) -> list[pytest.TestReport]:
+    """Return the reports of what failed, in order."""
+    recorder: Any = result.reprec  # type: ignore[attr-defined]
+    return [one for one in recorder.getreports("pytest_runtest_logreport") if one.failed]
 
 
 def write(pytester: pytest.Pytester, source: str, name: str = "test_it") -> int:
@@ -93,10 +101,8 @@ def test_no_frame_of_the_package_is_shown(pytester: pytest.Pytester, style: str)
     lines = {name: write(pytester, TESTS[case].replace("{path}", path), name) for name, (case, path) in cases.items()}
     result = run(pytester, f"--tb={style}")
     assert not OURS.search(result.stdout.str())
-    recorder: Any = result.reprec  # type: ignore[attr-defined]
-    reports = [one for one in recorder.getreports("pytest_runtest_logreport") if one.failed]
     failures: dict[str, str] = defaultdict(str)  # Texts of a subtest and of its test are joined.
-    for one in reports:
+    for one in failed(result):
         failures[Path(one.nodeid.partition("::")[0]).stem] += one.longreprtext
     assert failures.keys() == cases.keys()
     for name, (case, path) in cases.items():
@@ -110,42 +116,50 @@ def test_no_frame_of_the_package_is_shown(pytester: pytest.Pytester, style: str)
             assert re.search(rf"{name}\.py\", line {lines[name]}, in ", shown)
 
 
-def test_a_verdict_stands_at_its_test(pytester: pytest.Pytester) -> None:
-    source = """
+def test_a_verdict_and_what_is_wrong_with_a_test_stand_at_it(pytester: pytest.Pytester) -> None:
+    verdict = """
         @pytest.mark.mw_budget(tasks=0, layers={"Spin": {"bytes": 0}}, undecided="fail")  # here
         def test_it(mw_budget):
             mw_budget.get("/health")
     """
-    line = write(pytester, source)
-    result = run(pytester, "--tb=line")
-    assert not OURS.search(result.stdout.str())
-    result.stdout.re_match_lines([rf".*test_it\.py:{line}: .*GET /health: "])
-
-
-@pytest.mark.parametrize("keywords", ["uss=1", "tasks=0"])
-def test_what_is_wrong_with_a_test_stands_at_it(pytester: pytest.Pytester, keywords: str) -> None:
-    line = write(
-        pytester,
-        f"""
-        @pytest.mark.mw_budget({keywords})  # here
+    without_request = """
+        @pytest.mark.mw_budget(tasks=0)  # here
         def test_it(mw_budget):
             pass
-    """,
-    )
+    """
+    verdict_line = write(pytester, verdict, "test_verdict")
+    line = write(pytester, without_request, "test_without_request")
+    keyword_line = write(pytester, without_request.replace("tasks=0", "uss=1"), "test_keyword")
     result = run(pytester, "--tb=line")
+    result.assert_outcomes(failed=3)
     assert not OURS.search(result.stdout.str())
-    result.stdout.re_match_lines([rf".*test_it\.py:{line}: "])
+    result.stdout.re_match_lines([rf".*test_verdict\.py:{verdict_line}: .*GET /health: "])
+    result.stdout.re_match_lines([rf".*test_without_request\.py:{line}: "])
+    result.stdout.re_match_lines([rf".*test_keyword\.py:{keyword_line}: "])
 
 
 @pytest.mark.parametrize("style", ["auto", "native", "line"])
-@pytest.mark.parametrize("phase", ["setup", "call", "teardown"])
-def test_another_plugins_failure_shows_no_frame_of_the_package(
-    pytester: pytest.Pytester, phase: str, style: str
-) -> None:
-    write(pytester, TESTS["a function"].replace("{path}", "/health"))
-    pytester.makeconftest(CONFTEST + f"\n\ndef pytest_runtest_{phase}(item):\n    raise OSError('the other plugin')\n")
+def test_another_plugins_failure_shows_no_frame_of_the_package(pytester: pytest.Pytester, style: str) -> None:
+    # The failure in teardown comes last, because it leaves the teardown of its test undone.
+    phases = ("setup", "call", "teardown")
+    plugin = """
+
+def pytest_runtest_{phase}(item):
+    if item.name == "test_{phase}":
+        raise OSError("the other plugin")
+"""
+    test = """
+def test_{phase}(mw_budget):
+    mw_budget.get("/health")
+"""
+    pytester.makepyfile(shop=APP, test_it="\n".join(test.format(phase=phase) for phase in phases))
+    pytester.makeconftest(CONFTEST + "".join(plugin.format(phase=phase) for phase in phases))
     result = run(pytester, f"--tb={style}")
-    assert "the other plugin" in result.stdout.str()
+    assert [(one.nodeid, one.when) for one in failed(result)] == [
+        (f"test_it.py::test_{phase}", phase) for phase in phases
+    ]
+    assert all("the other plugin" in one.longreprtext for one in failed(result))
+    assert result.stdout.str().count("the other plugin") >= len(phases)
     assert not OURS.search(result.stdout.str())
 
 
@@ -159,12 +173,16 @@ class Recorder(pdb.Pdb):
 """
 
 
-@pytest.mark.parametrize("case", [case for case in TESTS if case not in ("an async test", "a subtest")])
-def test_the_debugger_stands_at_the_line_of_the_test(pytester: pytest.Pytester, case: str) -> None:
-    line = write(pytester, TESTS[case].replace("{path}", "/missing"))
+def test_the_debugger_stands_at_the_line_of_the_test(pytester: pytest.Pytester) -> None:
+    cases = [case for case in TESTS if case not in ("an async test", "a subtest")]
+    lines = {
+        f"test_{n}": write(pytester, TESTS[case].replace("{path}", "/missing"), f"test_{n}")
+        for n, case in enumerate(cases)
+    }
     pytester.makepyfile(recorder=DEBUGGER)
     result = run(pytester, "--pdb", "--pdbcls=recorder:Recorder", "-s")
-    result.stdout.re_match_lines([rf"stands at .*test_it\.py:{line}"])
+    result.stdout.re_match_lines([rf"stands at .*{name}\.py:{line}" for name, line in lines.items()])
+    assert len([line for line in result.outlines if line.startswith("stands at ")]) == len(cases)
 
 
 @pytest.mark.parametrize("style", ["auto", "native", "line"])
@@ -176,9 +194,9 @@ def test_a_layer_that_is_not_there_stands_where_it_is_asked_for(pytester: pytest
             mw_budget.get("/health").layer("Spinn")  # here
     """,
     )
-    text = run(pytester, f"--tb={style}", "-o", "mw_budget_tasks=0").stdout.str()
+    text = run(pytester, f"--tb={style}").stdout.str()
     assert "Did you mean 'Spin'?" in text
-    assert "model.py" not in text
+    assert not OURS.search(text)
     assert re.search(rf'test_it\.py(:|", line ){line}\b', text)
 
 
@@ -218,16 +236,13 @@ class Group(ExceptionGroup):
 """
 
 
-@pytest.mark.parametrize("fixture", ["mw_budget", "tmp_path"])
-@pytest.mark.parametrize("error", ["Frozen('x')", "Many('x')", "Guarded('x')"])
-def test_any_exception_of_a_test_is_its_failure(pytester: pytest.Pytester, error: str, fixture: str) -> None:
+def test_any_exception_of_a_test_is_its_failure(pytester: pytest.Pytester) -> None:
+    raised = itertools.product(["Frozen('x')", "Many('x')", "Guarded('x')"], ["mw_budget", "tmp_path"])
+    tests = [f"def test_{n}({fixture}):\n    raise {error}\n" for n, (error, fixture) in enumerate(raised)]
     pytester.makeconftest(CONFTEST)
-    pytester.makepyfile(
-        shop=APP,
-        test_it=f"{EXCEPTIONS}\n\ndef test_it({fixture}):\n    raise {error}\n\n\ndef test_next():\n    pass\n",
-    )
+    pytester.makepyfile(shop=APP, test_it="\n\n".join([EXCEPTIONS, *tests, "def test_next():\n    pass\n"]))
     result = run(pytester)
-    result.assert_outcomes(passed=1, failed=1)
+    result.assert_outcomes(passed=1, failed=len(tests))
     result.stdout.no_fnmatch_line("*INTERNALERROR*")
 
 

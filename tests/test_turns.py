@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -263,19 +264,31 @@ def run(project: pytest.Pytester, keywords: str, *arguments: str, tests: int = 1
 
 
 @readings
-@pytest.mark.parametrize(
-    ("keywords", "undecided"),
-    [("us=10_000", False), ("layers={'Spin': 10}", True), ("total_us=10", True), ("tasks=0", False)],
-)
 def test_who_has_waited_in_vain_fails_nobody_and_passes_what_is_kept(
-    keywords: str, undecided: bool, project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    kept = {"kept": "us=10_000", "counted": "tasks=0"}
+    broken = {"layer": "layers={'Spin': 10}, max_time=0.4", "total": "total_us=10, max_time=0.4"}
+    for name, keywords in (kept | broken).items():
+        project.makepyfile(**{f"test_{name}": TEST.format(keywords=keywords, tests=1, fixture="mw_budget")})
+    monkeypatch.setattr(pytest_mwbudget.session.turns, "WAIT_S", 0.1)
+    monkeypatch.setattr(pytest_mwbudget.session.turns, "WAIT_AGAIN_S", 0.1)
+    options = ("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, *WARNINGS_SHOWN, "--mw-budget")
     with Turns().taken():
-        monkeypatch.setattr(pytest_mwbudget.session.turns, "WAIT_S", 0.2)
-        result = run(project, keywords, f"--mw-budget-max-time={0.7 if undecided else 5}")
-    result.assert_outcomes(passed=1, warnings=int(undecided))
-    if undecided:
-        result.stdout.fnmatch_lines(["*another process went on measuring for the * s that this one waited*"])
+        result = project.runpytest_inprocess(*options, "--mw-budget-json=mw.json", plugins=[Scheduled(**FAST)])
+    result.assert_outcomes(passed=4, warnings=2)
+    measurements = json.loads((project.path / "mw.json").read_text(encoding="utf-8"))["measurements"]
+    found = {measurement["nodeid"].partition(".py")[0]: measurement for measurement in measurements}
+    verdicts = {name: measurement["verdict"] for name, measurement in found.items()}
+    assert verdicts == {
+        "test_kept": "pass",
+        "test_counted": "pass",
+        "test_layer": "undecided",
+        "test_total": "undecided",
+    }
+    (of_spin,) = [layer["reason"] for layer in found["test_layer"]["layers"] if layer["name"] == "Spin"]
+    for reason in (of_spin, found["test_total"]["total_reason"]):
+        assert "another process went on measuring for the 0.1 s that this one waited" in reason
 
 
 def test_what_needs_no_clock_does_not_wait(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,8 +362,9 @@ def pytest_sessionstart(session):
 """
     conftest = project.path / "conftest.py"
     conftest.write_text(conftest.read_text() + on_a_terminal)
+    monkeypatch.setattr(pytest_mwbudget.session.turns, "SILENT_S", 0.05)
     with Turns().taken():
-        monkeypatch.setattr(pytest_mwbudget.session.turns, "WAIT_S", 1.5)
+        monkeypatch.setattr(pytest_mwbudget.session.turns, "WAIT_S", 0.15)
         result = run(project, "us=10_000", "--mw-budget-max-time=0.5")
     assert "waiting for another process that measures" in result.stdout.str()
 
@@ -358,8 +372,9 @@ def pytest_sessionstart(session):
 @pytest.mark.live
 @pytest.mark.once
 def test_a_log_says_once_that_tests_wait(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pytest_mwbudget.session.turns, "WAIT_S", 1.2)
-    monkeypatch.setattr(pytest_mwbudget.session.turns, "WAIT_AGAIN_S", 1.2)
+    monkeypatch.setattr(pytest_mwbudget.session.turns, "SILENT_S", 0.1)
+    monkeypatch.setattr(pytest_mwbudget.session.turns, "WAIT_S", 0.3)
+    monkeypatch.setattr(pytest_mwbudget.session.turns, "WAIT_AGAIN_S", 0.3)
     with Turns().taken():
         result = run(project, "us=10_000", "--mw-budget-max-time=0.5", tests=2)
     result.assert_outcomes(passed=2)
