@@ -196,12 +196,12 @@ def _threads() -> set[threading.Thread]:
 def _classes() -> list[type]:
     found = []
     pending: list[type] = [object]
-    seen: set[type] = set()
+    seen: set[int] = set()  # a class of typing warns of its end where it is hashed
     while pending:
         cls = pending.pop()
-        if cls in seen:
+        if id(cls) in seen:
             continue
-        seen.add(cls)
+        seen.add(id(cls))
         pending += type.__subclasses__(cls)
         if str(cls.__module__).partition(".")[0] in _PACKAGES and "<locals>" not in cls.__qualname__:
             found.append(cls)
