@@ -183,7 +183,7 @@ def test_failing_reports_have_the_logs_of_the_first_request_and_the_output_of_al
     result = run(talking, FAILING)
     result.assert_outcomes(failed=4)
     recorder: Any = result.reprec  # type: ignore[attr-defined]
-    failed = [one for one in recorder.getreports("pytest_runtest_logreport") if one.failed]
+    failed = recorder.getfailures("pytest_runtest_logreport")
     assert all("AssertionError: shown" in report.longreprtext for report in failed)
     little, long, elsewhere, broken = failed
     assert "log 1" in little.caplog

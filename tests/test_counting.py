@@ -33,7 +33,7 @@ from pytest_mwbudget.model.results import Count, LoopName, Measurement
 from pytest_mwbudget.timing.run import Environment
 from pytest_mwbudget.timing.schedule import Schedule
 
-from .apps import FAST, Noop, StarArguments, SyncCall, hello, unchanged_code
+from .apps import FAST_SCHEDULE, Noop, StarArguments, SyncCall, hello, unchanged_code
 from .counted import (
     COROUTINE,
     COUNT_ONLY,
@@ -392,7 +392,7 @@ def test_a_stack_for_which_the_app_has_room_is_measured_or_the_reason_is_said(la
     settings = Settings(budgets=Budgets({"tasks": 0, "us": 1e6}), lifespan=False, max_time_s=0.1)
     limit = sys.getrecursionlimit()
     try:
-        measurement = asyncio.run(engine.measure(app, request, settings, Environment(schedule=Schedule(**FAST))))
+        measurement = asyncio.run(engine.measure(app, request, settings, Environment(schedule=FAST_SCHEDULE)))
     except MeasurementError as error:
         said = "Measure the stack in parts, or on another version of Python" in str(error)
         assert said and RECURSION_IN_C_IS_BOUNDED_LOW  # noqa: PT018

@@ -80,7 +80,6 @@ from .apps import (
 )
 
 FUNCTION = "function[tests.apps.{}]"
-BRIEF = apps.Schedule(**apps.FAST)
 
 
 class Updated(Noop):
@@ -680,7 +679,7 @@ class WithAHelper(Noop):
 
 def test_a_function_that_answers_at_once_is_no_layer() -> None:
     assert names_of(WithAHelper(Noop(hello))) == ["WithAHelper", "Noop"]
-    measurement = apps.measured(WithAHelper(Noop(hello)), schedule=BRIEF)
+    measurement = apps.measured(WithAHelper(Noop(hello)), schedule=apps.FAST_SCHEDULE)
     assert [report.name for report in measurement.layers] == ["WithAHelper", "Noop"]
 
 
@@ -955,7 +954,7 @@ def test_what_runs_in_another_thread_is_measured_with_the_layer_that_runs_it_the
 
 def test_a_measurement_says_what_is_measured_together_across_threads() -> None:
     settings = {"budgets": Budgets({"us": 1e6, "tasks": 100}, {}, None)}
-    measurement = apps.measured(Noop(OtherThread(Slots(hello))), schedule=BRIEF, settings=settings)
+    measurement = apps.measured(Noop(OtherThread(Slots(hello))), schedule=apps.FAST_SCHEDULE, settings=settings)
     assert measurement.verdict == "pass"
     assert measurement.layer("Slots").us is None
     note = "Slots is measured with OtherThread: OtherThread runs what is inside it in another thread. [merged]"
@@ -1029,7 +1028,7 @@ def test_an_endpoint_in_another_thread_makes_no_layer_fail(monkeypatch: pytest.M
 
     monkeypatch.setattr(apps, "MOST_S", 0.4)
     settings = {"budgets": Budgets({"us": 250}, {}, None)}
-    measurement = apps.measured(OtherThread(spinning), schedule=BRIEF, settings=settings)
+    measurement = apps.measured(OtherThread(spinning), schedule=apps.FAST_SCHEDULE, settings=settings)
     assert measurement.books is not None
     assert measurement.books.endpoint is None
     why = "OtherThread runs what is inside it in another thread"
@@ -1063,7 +1062,7 @@ def test_what_cannot_be_watched_is_not_said_to_be_known(monkeypatch: pytest.Monk
             f"{name} answered without the app inside it, or ran that app in another thread, which could not be watched"
         )
         assert not stack.handed_on.complete
-        notes = apps.measured(Noop(other), schedule=BRIEF).notes
+        notes = apps.measured(Noop(other), schedule=apps.FAST_SCHEDULE).notes
         assert any(note.endswith(" Layers inside it may have no row. [merged]") for note in notes)
 
 

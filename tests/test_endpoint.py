@@ -41,9 +41,8 @@ from pytest_mwbudget.report.json import document, from_json, to_json
 from pytest_mwbudget.report.markdown import render as markdown
 from pytest_mwbudget.report.terminal import failure, table
 from pytest_mwbudget.report.view import view
-from pytest_mwbudget.timing.schedule import Schedule
 
-from .apps import FAST, LEAN, Noop, Scheduled, hello, measured, needs, respond, stack_of
+from .apps import FAST, FAST_SCHEDULE, LEAN, Noop, Scheduled, hello, measured, needs, respond, stack_of
 from .endpoints import app, cost, costs, nothing, spin, work
 from .readings import near, readings
 from .test_truth_exact import calls
@@ -739,7 +738,7 @@ def test_parts_in_threads_take_what_they_spin_and_their_hops() -> None:
 
 
 def judged(app: Any, url: str, **budgets: Any) -> Measurement:
-    return measured(app, inside=True, url=url, schedule=Schedule(**FAST), settings={"budgets": Budgets(**budgets)})
+    return measured(app, inside=True, url=url, schedule=FAST_SCHEDULE, settings={"budgets": Budgets(**budgets)})
 
 
 def test_parts_the_whole_endpoint_and_what_is_outside_are_judged_by_their_budgets() -> None:

@@ -12,7 +12,7 @@ import pytest
 from pytest_mwbudget.interpreter import files
 from pytest_mwbudget.session import file_lock, profiles
 
-from .apps import FAST
+from .apps import FAST, alone
 
 # Notes what code of the package opens, lists and makes while a test runs, and which of its modules are imported. Those
 # of other packages may be imported. What is in REAL is on the real file system.
@@ -116,9 +116,7 @@ def test_nothing_is_opened_or_imported_while_a_test_runs(
     pytester.makeconftest(f"SCHEDULE = {FAST | {'watched_time_s': 0}}\n{AUDIT}")
     pytester.makepyfile(test_app=APP)
     options = [option, "--mw-budget-flamegraph=never"] if option else []
-    # Importing other plugins takes longer than these tests.
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    result = pytester.runpytest_subprocess("-p", "pytest_mwbudget.plugin", "--assert=plain", *options)
+    result = pytester.runpytest_subprocess(*alone(monkeypatch), *options)
     result.assert_outcomes(passed=3 if option else 4, failed=1 if option else 0)
     assert json.loads((pytester.path / "found.json").read_text()) == []
 

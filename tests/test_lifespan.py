@@ -27,11 +27,8 @@ from pytest_mwbudget.asgi.lifespan import lifespan
 from pytest_mwbudget.asgi.os_exit import exit_refused
 from pytest_mwbudget.errors import LifespanError, MeasurementError
 from pytest_mwbudget.model.results import LoopName
-from pytest_mwbudget.timing.schedule import Schedule
 
-from .apps import FAST, App, Noop, hello, measured, respond
-
-BRIEF = Schedule(**FAST)
+from .apps import FAST_SCHEDULE, App, Noop, hello, measured, respond
 
 
 def lived(
@@ -183,7 +180,7 @@ def test_startup_and_shutdown_run_once_around_a_measurement() -> None:
         assert events == ["up"]
         return PlainTextResponse("ok")
 
-    measurement = measured(Starlette(routes=[Route("/", page)], lifespan=lifespan), schedule=BRIEF)
+    measurement = measured(Starlette(routes=[Route("/", page)], lifespan=lifespan), schedule=FAST_SCHEDULE)
     assert events == ["up", "down"]
     assert measurement.status == 200
 
@@ -191,7 +188,7 @@ def test_startup_and_shutdown_run_once_around_a_measurement() -> None:
 def test_lifespan_can_be_left_alone() -> None:
     touched: list[str] = []
     app = scripted("call", *FULL, then=lambda: touched.append("x"))
-    measured(app, schedule=BRIEF, settings={"lifespan": False})
+    measured(app, schedule=FAST_SCHEDULE, settings={"lifespan": False})
     assert not touched
 
 
@@ -477,7 +474,7 @@ def test_exit_in_the_shutdown_is_refused() -> None:
     real = os._exit
     app = scripted("wait", "startup.complete", "wait", "call", then=lambda: os._exit(0))
     with pytest.raises(LifespanError, match=r"the app's lifespan called os\._exit\(0\), .*lifespan=False"):
-        measured(Noop(app), schedule=BRIEF)
+        measured(Noop(app), schedule=FAST_SCHEDULE)
     assert os._exit is real
 
 

@@ -19,7 +19,7 @@ from pytest_mwbudget.session.limits.kept_objects import kept_objects, new_object
 from pytest_mwbudget.session.limits.of_tests import surroundings
 from pytest_mwbudget.session.limits.recount import Recount, RecountError
 
-from .apps import FAST, LEAN, Scheduled
+from .apps import FAST, LEAN, Scheduled, alone
 
 FIX = ("--mw-budget-update", "--mw-budget-update-mode=create,trim,fix", "--mw-budget-reason=it must")
 UPDATE = ("--mw-budget-update",)
@@ -854,17 +854,14 @@ def test_requests_without_a_test_are_judged(project: Project) -> None:
 # ---- other processes ---------------------------------------------------------------------------------------------
 
 
-# Options of runs that start other processes, which start sooner without the plugins of this environment.
-APART = ("-p", "pytest_mwbudget.plugin", "-p", "no:cacheprovider", "-q", "--assert=plain")
-APART += ("--mw-budget", "--mw-budget-flamegraph=never")
+APART = ("-p", "no:cacheprovider", "-q", "--mw-budget", "--mw-budget-flamegraph=never")
 
 
 def run_apart(pytester: pytest.Pytester, *arguments: str, seed: str = "random") -> pytest.RunResult:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         patch.setenv("PYTHONHASHSEED", seed)
         patch.delenv("CI", raising=False)
-        return pytester.run(sys.executable, "-m", "pytest", *APART, *arguments)
+        return pytester.run(sys.executable, "-m", "pytest", *alone(patch), *APART, *arguments)
 
 
 def test_workers_judge_and_the_process_that_reports_writes(
@@ -874,10 +871,10 @@ def test_workers_judge_and_the_process_that_reports_writes(
     pytest.importorskip("xdist")
     project = Project(pytester, monkeypatch)
     grouped = TESTS.replace("def test_one", "@pytest.mark.xdist_group('g')\ndef test_one")
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    options = [*alone(monkeypatch, "xdist"), "--dist=loadgroup", *APART]
 
     def run(workers: int, *arguments: str) -> pytest.RunResult:
-        return pytester.runpytest_inprocess("-p", "xdist", "-n", str(workers), "--dist=loadgroup", *APART, *arguments)
+        return pytester.runpytest_inprocess("-n", str(workers), *options, *arguments)
 
     pytester.makepyfile(test_app=grouped)
     result = run(2, *UPDATE, "--junitxml=mw.xml", "--mw-budget-markdown=mw.md")

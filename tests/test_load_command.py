@@ -17,9 +17,8 @@ import pytest_mwbudget.load.server
 from pytest_mwbudget.__main__ import main
 from pytest_mwbudget.commands import load
 from pytest_mwbudget.timing.run import Environment
-from pytest_mwbudget.timing.schedule import Schedule
 
-from .apps import FAST, SPIN
+from .apps import FAST_SCHEDULE, SPIN
 from .conftest import needs
 from .projects import heeds_interrupts
 from .test_load_generator import ended
@@ -58,7 +57,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.delitem(sys.modules, "loaded_shop", raising=False)
-    quick = functools.partial(Environment, schedule=Schedule(**FAST))
+    quick = functools.partial(Environment, schedule=FAST_SCHEDULE)
     monkeypatch.setattr(load, "Environment", quick)
     return tmp_path
 

@@ -27,7 +27,7 @@ from pytest_mwbudget.model.results import LoopName
 from pytest_mwbudget.timing.run import Environment
 from pytest_mwbudget.timing.schedule import Schedule
 
-from .apps import FAST, LEAN, MOST_S, Noop, hello, respond
+from .apps import FAST_SCHEDULE, LEAN, MOST_S, Noop, hello, respond
 from .readings import near, readings
 
 NAMES: tuple[LoopName, ...] = ("asyncio", "uvloop", "trio")
@@ -426,7 +426,7 @@ def test_what_a_library_of_tasks_calls_is_no_layer_of_its_own() -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.app, scope, receive, send)
 
-    request, environment = build_request("GET", "/", {}), Environment(schedule=Schedule(**FAST))
+    request, environment = build_request("GET", "/", {}), Environment(schedule=FAST_SCHEDULE)
     app = Noop(InATaskOfItsOwn(Noop(hello)))
     found = loops.run("trio", lambda: engine.measure(app, request, settings(lifespan=False), environment))
     assert [report.name for report in found.layers] == ["Noop#1", "InATaskOfItsOwn", "Noop#2"]

@@ -14,9 +14,8 @@ import pytest
 from pytest_mwbudget.__main__ import main
 from pytest_mwbudget.commands import measure
 from pytest_mwbudget.config.settings import Settings
-from pytest_mwbudget.timing.schedule import Schedule
 
-from .apps import FAST, needs
+from .apps import FAST_SCHEDULE, needs
 from .test_report_schema import misfits
 from .test_requests import APP
 
@@ -28,7 +27,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     Path(tmp_path, f"{name}.py").write_text(APP, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(measure, "Schedule", lambda: Schedule(**FAST))
+    monkeypatch.setattr(measure, "Schedule", lambda: FAST_SCHEDULE)
     return name
 
 

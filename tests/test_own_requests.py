@@ -16,7 +16,7 @@ import pytest
 import pytest_mwbudget.session.requests.own
 from pytest_mwbudget.recording.recorder import OVERLAPPED
 
-from .apps import FAST, LEAN, Scheduled
+from .apps import FAST, LEAN, Scheduled, alone
 
 APP = """
 import asyncio
@@ -139,7 +139,7 @@ pytestmark = pytest.mark.filterwarnings(
 # Starlette's warning that its client runs on httpx.
 QUIET = ("-W", "ignore:Using .httpx. with .starlette")
 SHOWN = ("-W", "always::pytest_mwbudget.errors.BudgetWarning")
-QUICKLY = Scheduled(**FAST, profile_least_s=0.02, profile_chunk_s=0.02, profile_samples=5, profile_events=1)
+QUICKLY = Scheduled(**FAST)
 
 
 @dataclass(eq=False)
@@ -1325,9 +1325,8 @@ def test_ctrl_c_ends_the_run(suite: Suite, client: str, monkeypatch: pytest.Monk
             pass
         """
     suite.pytester.makepyfile(test_shop=HEAD + dedent(tests))
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    plugins = ("-p", "pytest_mwbudget.plugin", "-p", "anyio", "-p", "no:cacheprovider", "--assert=plain")
-    result = suite.pytester.runpytest_subprocess("-s", *plugins, *QUIET, "--mw-budget")
+    options = (*alone(monkeypatch, "anyio"), "-p", "no:cacheprovider", "-s", *QUIET, "--mw-budget")
+    result = suite.pytester.runpytest_subprocess(*options)
     assert result.ret == pytest.ExitCode.INTERRUPTED
     result.stdout.re_match_lines([r".*calls: \d{1,3}$", ".*KeyboardInterrupt.*"])
     result.stdout.no_fnmatch_line("*signals.py*")

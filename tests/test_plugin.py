@@ -22,7 +22,7 @@ from pytest_mwbudget.counting.backend import Backend, PythonCore
 from pytest_mwbudget.errors import AppError
 from pytest_mwbudget.model.quantities import PROCESS_WIDE, RECORDABLE
 
-from .apps import FAST, LEAN, LEAN_WITH_COVERAGE, SPIN, Scheduled, needs
+from .apps import FAST, LEAN, LEAN_WITH_COVERAGE, SPIN, Scheduled, alone, needs
 from .projects import QUICK as QUICK_IN_WORKERS
 from .test_report_github import read
 from .test_report_schema import misfits
@@ -97,8 +97,7 @@ def no_github(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-# Profiles are short, because a sample takes time proportional to the stack depth, and inner runs are deep in the stack.
-QUICKLY = Scheduled(**FAST, profile_least_s=0.02, profile_chunk_s=0.02, profile_samples=5, profile_events=1)
+QUICKLY = Scheduled(**FAST)
 
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
@@ -400,7 +399,7 @@ def test_a_request_that_raises_in_a_subtest_is_the_only_failure(shop: pytest.Pyt
     shop.makepyfile(source.replace("(mw_budget)", "(mw_budget, subtests)"))
     result = run(shop, "--mw-budget")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    # In the heading of a failure the name of the subtest follows that of the test.
+    # The heading of a failure has the name of the test, then that of the subtest.
     result.stdout.fnmatch_lines([f"*_ {name} *_*" for name in calls])
     result.stdout.no_fnmatch_line("*made no request*")
 
@@ -1260,9 +1259,7 @@ def test_a_run_that_is_killed_leaves_no_empty_file(shop: pytest.Pytester, monkey
     shop.makepyfile(
         marked("tasks=0", "mw_budget.get('/health'); import os, signal; os.kill(os.getpid(), signal.SIGTERM)")
     )
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    plugins = ("-p", "pytest_mwbudget.plugin", "--assert=plain")
-    assert shop.runpytest_subprocess(*plugins, "--mw-budget", *FILES).ret != 0
+    assert shop.runpytest_subprocess(*alone(monkeypatch), "--mw-budget", *FILES).ret != 0
     assert not Path(shop.path, "out").exists()
 
 
@@ -1607,9 +1604,8 @@ def test_results_come_home_from_xdist_workers(with_task: pytest.Pytester, monkey
     files = ("--mw-budget-json=mw.json", "--junitxml=junit.xml")
     conftest = with_task.path / "conftest.py"
     conftest.write_text(conftest.read_text() + QUICK_IN_WORKERS)
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    plugins = ("-p", "xdist", "-p", "pytest_mwbudget.plugin", "-p", "no:cacheprovider", "--assert=plain")
-    result = with_task.runpytest_inprocess("-n", "1", *plugins, *UNDRAWN, "--mw-budget-max-time=1", *files)
+    options = (*alone(monkeypatch, "xdist"), "-p", "no:cacheprovider", "-n", "1", *UNDRAWN, "--mw-budget-max-time=1")
+    result = with_task.runpytest_inprocess(*options, *files)
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["* mw-budget *"])
     result.stdout.fnmatch_lines_random(["Spin*fail", "AddHeader*fail", "21 requests counted*", "detection limit *"])

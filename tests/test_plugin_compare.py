@@ -16,7 +16,7 @@ from pytest_mwbudget.report.json import compared
 from pytest_mwbudget.session.provenance import provenance
 from pytest_mwbudget.session.stored import located, saved_file
 
-from .apps import FAST, LEAN, Scheduled
+from .apps import FAST, LEAN, Scheduled, alone
 from .readings import readings
 from .test_plugin import APP, CONFTEST, no_github  # noqa: F401
 from .test_report_schema import misfits
@@ -288,9 +288,7 @@ def test_workers_of_xdist_are_compared_by_the_process_that_reports(
     saved(shop)
     with_a_task(shop)
     options = ("-n", "1", "--mw-budget", "--mw-budget-compare=main", "--mw-budget-compare-fail=tasks:0")
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    plugins = ("-p", "xdist", "-p", "pytest_mwbudget.plugin", "-p", "no:cacheprovider", "--assert=plain")
-    result = shop.runpytest_inprocess(*plugins, *options)
+    result = shop.runpytest_inprocess(*alone(monkeypatch, "xdist"), "-p", "no:cacheprovider", *options)
     result.assert_outcomes(passed=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(

@@ -382,7 +382,7 @@ def test_everything_is_off_after_a_measurement_that_failed(what: str) -> None:
 
     async def main() -> None:
         nonlocal task
-        schedule = apps.Schedule(**apps.FAST)
+        schedule = apps.FAST_SCHEDULE
         task = asyncio.ensure_future(apps.measured_async(Noop(outer(endpoint)), schedule=schedule))
         await task
 
@@ -426,7 +426,7 @@ def test_session_and_user() -> None:
         ],
     )
     assert observed(app)[1].response().json() == {"user": "ada", "visits": 1}
-    measurement = apps.measured(app, schedule=apps.Schedule(**apps.FAST))
+    measurement = apps.measured(app, schedule=apps.FAST_SCHEDULE)
     assert measurement.response.json() == {"user": "ada", "visits": 1}
     assert measurement.layer("AuthenticationMiddleware").us is not None
 

@@ -15,7 +15,7 @@ from pytest_mwbudget.asgi.app import NamedApp
 from pytest_mwbudget.errors import AppError, SettingError
 from pytest_mwbudget.workload.requests import RequestFile, parsed, read, workload
 
-from .apps import FAST, LEAN, Scheduled
+from .apps import FAST, LEAN, Scheduled, alone
 
 QUICKLY = Scheduled(**FAST)
 APP = """
@@ -554,9 +554,8 @@ def test_an_interrupt_shuts_the_app_down_and_a_shutdown_that_fails_then_is_no_tr
         inner, app = create_app("health", startup=fails), interrupted
         """
     )
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    options = ("-p", "pytest_mwbudget.plugin", "--assert=plain", "--mw-budget", "--mw-budget-app=other:app")
-    result = shop.runpytest_subprocess(*options, "--mw-budget-request=/health")
+    options = ("--mw-budget", "--mw-budget-app=other:app", "--mw-budget-request=/health")
+    result = shop.runpytest_subprocess(*alone(monkeypatch), *options)
     assert result.ret == pytest.ExitCode.INTERRUPTED
     result.stdout.fnmatch_lines(["*KeyboardInterrupt*"])
     result.stdout.no_fnmatch_line("*INTERNALERROR*")

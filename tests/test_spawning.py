@@ -29,9 +29,8 @@ from pytest_mwbudget.counting.spawning import Spawning
 from pytest_mwbudget.interpreter.foreign_tools import garbage_collection_paused
 from pytest_mwbudget.model.results import LoopName, Measurement
 from pytest_mwbudget.timing.run import Environment
-from pytest_mwbudget.timing.schedule import Schedule
 
-from .apps import FAST, Noop, hello
+from .apps import FAST_SCHEDULE, Noop, hello
 from .counted import (
     COROUTINE,
     COUNT_ONLY,
@@ -50,8 +49,7 @@ from .counted import (
 from .counted import counted as counted_in_full
 
 # Tasks and threads are the same in every request, so the app need not be warm.
-BRIEF = Schedule(**FAST)
-counted = functools.partial(counted_in_full, schedule=BRIEF)
+counted = functools.partial(counted_in_full, schedule=FAST_SCHEDULE)
 
 # ---- calls that are watched ---------------------------------------------------------------------------------------
 
@@ -178,7 +176,9 @@ def test_tasks_are_seen_where_what_makes_them_was_kept(loop: LoopName, factory: 
         running.set_task_factory(factory)
         request = build_request("GET", "/", {})
         with everything_as_before(running):
-            return await engine.measure(Noop(Keeps(Noop(hello))), request, COUNT_ONLY, Environment(schedule=BRIEF))
+            return await engine.measure(
+                Noop(Keeps(Noop(hello))), request, COUNT_ONLY, Environment(schedule=FAST_SCHEDULE)
+            )
 
     measurement = loops.run(loop, main)
     found = counts(measurement, "Keeps")
@@ -285,7 +285,7 @@ def test_watching_tasks_creates_nothing_that_is_counted(loop: LoopName) -> None:
         for function in (spawns, schedules) if loop == "asyncio" else (spawns,):
             unwatched, watched = await made_unwatched_and_watched(function)
             if loop == "uvloop" and sys.version_info >= (3, 14):
-                # asyncio.create_task makes a method of the loop, and no method of what stands in its place.
+                # asyncio.create_task binds the method of the loop. The function that replaces it is not bound.
                 assert unwatched.pop(types.MethodType) == 1
             assert unwatched == watched
 
@@ -322,7 +322,7 @@ def test_eager_tasks_are_charged_to_their_layer() -> None:
         asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
         request = build_request("GET", "/", {})
         found = await engine.measure(
-            basic(SpawnsInAGroup, PassThrough), request, COUNT_ONLY, Environment(schedule=BRIEF)
+            basic(SpawnsInAGroup, PassThrough), request, COUNT_ONLY, Environment(schedule=FAST_SCHEDULE)
         )
         assert asyncio.get_running_loop().get_task_factory() is asyncio.eager_task_factory
         return found
@@ -396,7 +396,7 @@ def test_a_task_that_was_there_before_is_nobodys() -> None:
     async def main() -> Measurement:
         other = asyncio.create_task(busy_elsewhere())
         request = build_request("GET", "/", {})
-        found = await engine.measure(Noop(Waits(hello)), request, COUNT_ONLY, Environment(schedule=BRIEF))
+        found = await engine.measure(Noop(Waits(hello)), request, COUNT_ONLY, Environment(schedule=FAST_SCHEDULE))
         other.cancel()
         return found
 
@@ -499,7 +499,7 @@ def test_asyncios_debug_mode_is_suspended() -> None:
     async def main(*, debug: bool) -> Measurement:
         asyncio.get_running_loop().set_debug(debug)
         request = build_request("GET", "/", {})
-        measurement = await engine.measure(basic(PassThrough), request, COUNT_ONLY, Environment(schedule=BRIEF))
+        measurement = await engine.measure(basic(PassThrough), request, COUNT_ONLY, Environment(schedule=FAST_SCHEDULE))
         assert asyncio.get_running_loop().get_debug() == debug
         return measurement
 

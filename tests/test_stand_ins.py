@@ -30,8 +30,6 @@ from pytest_mwbudget.timing.probes import Probes
 from . import apps
 from .apps import App, Endpoint, InATask, Noop, caller, discovered, hello, outer, respond, unchanged_code
 
-BRIEF = apps.Schedule(**apps.FAST)
-
 
 def everywhere(app: App) -> list[str]:
     """Check that a measurement's requests all get the plain response body; return the names of the entered layers."""
@@ -457,7 +455,7 @@ def test_what_cannot_be_awaited_stays(answer: object) -> None:
 
 
 def test_a_whole_measurement_of_an_app_with_helpers() -> None:
-    measurement = apps.measured(Noop(Guard(Noop(hello))), schedule=BRIEF)
+    measurement = apps.measured(Noop(Guard(Noop(hello))), schedule=apps.FAST_SCHEDULE)
     assert [layer.name for layer in measurement.layers] == ["Noop#1", "Guard", "Noop#2"]
     assert all(layer.us is not None for layer in measurement.layers)
 
@@ -469,7 +467,7 @@ def test_a_whole_measurement_of_a_fastapi_app_with_helpers() -> None:
     async def index() -> dict[str, str]:
         return {"status": "ok"}
 
-    measurement = apps.measured(app, schedule=BRIEF)
+    measurement = apps.measured(app, schedule=apps.FAST_SCHEDULE)
     assert measurement.response.json() == {"status": "ok"}
     names = [layer.name for layer in measurement.layers]
     assert [name for name in names if name in ("Noop", "Guard", "GZipMiddleware")] == [

@@ -21,7 +21,7 @@ from pytest_mwbudget.session.survey import (
     LOOKS,
 )
 
-from .apps import FAST, LEAN, Scheduled
+from .apps import FAST, LEAN, Scheduled, alone
 from .apps import needs as counts
 from .conftest import needs
 
@@ -757,8 +757,7 @@ def test_third(client):
     client.get("/orders/99")
 """
     )
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    plugins = ("-p", "xdist", "-p", "pytest_mwbudget.plugin", "-p", "no:cacheprovider", "--assert=plain")
+    plugins = (*alone(monkeypatch, "xdist"), "-p", "no:cacheprovider")
     options = (*plugins, "-W", "ignore", "-n", "1", "--mw-budget-json=found.json")
     result = suite.runpytest_inprocess(*options, "--mw-budget-survey", "--mw-budget-survey-time=5")
     result.assert_outcomes(passed=2, failed=1)

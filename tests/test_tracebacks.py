@@ -81,9 +81,9 @@ def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
 
 
 def failed(result: pytest.RunResult) -> list[pytest.TestReport]:
-    """Return the reports of what failed, in order."""
+    """Return the reports of the phases that failed, in order."""
     recorder: Any = result.reprec  # type: ignore[attr-defined]
-    return [one for one in recorder.getreports("pytest_runtest_logreport") if one.failed]
+    return list(recorder.getfailures("pytest_runtest_logreport"))
 
 
 def write(pytester: pytest.Pytester, source: str, name: str = "test_it") -> int:

@@ -23,11 +23,8 @@ from pytest_mwbudget.commands import measure
 from pytest_mwbudget.counting.spawning import work_name
 from pytest_mwbudget.errors import AppError, RepetitionError
 from pytest_mwbudget.recording.request import copied, endpoint_of, route_of
-from pytest_mwbudget.timing.schedule import Schedule
 
-from .apps import FAST, App, Hostile, LookedAtError, Noop, caller, looks, measured, needs, respond
-
-BRIEF = Schedule(**FAST)
+from .apps import FAST_SCHEDULE, App, Hostile, LookedAtError, Noop, caller, looks, measured, needs, respond
 
 
 @pytest.fixture(autouse=True)
@@ -211,7 +208,7 @@ LAYERS: list[Any] = [InScope, Sending, returning, Working, HostileLayer, Forward
 
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.__name__)
 def test_an_app_does_not_notice_that_it_is_measured(layer: Any) -> None:
-    names = [report.name for report in measured(layer(Noop(answer)), schedule=BRIEF).layers]
+    names = [report.name for report in measured(layer(Noop(answer)), schedule=FAST_SCHEDULE).layers]
     assert {*names} >= {"Noop"}
     assert any(layer.__name__ in name for name in names)
 
@@ -225,12 +222,12 @@ def test_the_routes_of_an_app_are_found_behind_such_a_layer(layer: Any) -> None:
 
 def test_a_hostile_dispatch_has_the_name_of_its_class() -> None:
     app = BaseHTTPMiddleware(app_of_starlette(), dispatch=HostileDispatch())
-    assert measured(app, schedule=BRIEF).layers[0].name == "BaseHTTPMiddleware[HostileDispatch]"
+    assert measured(app, schedule=FAST_SCHEDULE).layers[0].name == "BaseHTTPMiddleware[HostileDispatch]"
 
 
 @needs("retained")
 def test_objects_that_stay_alive_are_named_unseen() -> None:
-    kept = measured(Working(answer), schedule=BRIEF).layers[0].counts
+    kept = measured(Working(answer), schedule=FAST_SCHEDULE).layers[0].counts
     assert kept is not None
     assert kept.retained is not None
     assert kept.retained.kinds[f"{__name__}.Noticing"] == 1
@@ -271,7 +268,7 @@ def test_an_exception_without_a_text_is_named_by_its_type() -> None:
 def test_the_command_measures_an_app_that_forwards_to_nothing_yet(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "Schedule", lambda: BRIEF)
+    monkeypatch.setattr(measure, "Schedule", lambda: FAST_SCHEDULE)
     assert main(["measure", f"{__name__}:forwarding", "--time", "20"]) == 0
     assert "Forwarding" in capsys.readouterr().out
 

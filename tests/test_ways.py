@@ -25,6 +25,7 @@ from pytest_mwbudget.session.limits import evidence
 
 from .apps import (
     FAST,
+    FAST_SCHEDULE,
     LEAN,
     Answering,
     App,
@@ -586,11 +587,10 @@ def test_a_survey_and_the_command_say_it_too(
 ) -> None:
     from pytest_mwbudget.__main__ import main
     from pytest_mwbudget.commands import measure
-    from pytest_mwbudget.timing.schedule import Schedule
 
     pytester.makepyfile(ways_shop=SHOP)
     pytester.syspathinsert()
-    monkeypatch.setattr(measure, "Schedule", lambda: Schedule(**FAST))
+    monkeypatch.setattr(measure, "Schedule", lambda: FAST_SCHEDULE)
     assert main(["measure", "ways_shop:cached", "GET /", "--time", "3", "--json", "out.json"]) == 0
     assert "Requests take different ways" in Path("out.json").read_text() + capsys.readouterr().out
     pytester.makepyfile(SHOP.partition("@pytest.mark")[0] + "def test_it():\n    TestClient(cached).get('/')\n")
