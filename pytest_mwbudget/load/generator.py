@@ -229,15 +229,16 @@ class Generator:
             self._send(client)
         # The first requests of a burst arrive all at once, and find no others before them.
         ramp = len(group) if requests >= 2 * len(group) else 0
-        quiet_since = time.monotonic()
+        silent_s = self.plan["silent_s"]
+        look_s, quiet_since = min(LOOK_S, silent_s), time.monotonic()
         while self.done < requests:
-            ready = self.selector.select(min(LOOK_S, self.plan["silent_s"]))
+            ready = self.selector.select(look_s)
             if ready:
                 quiet_since = time.monotonic()
             elif os.getppid() != self.parent:
                 sys.exit()
-            elif time.monotonic() - quiet_since > self.plan["silent_s"]:
-                raise BurstError(f"the server was silent for {self.plan['silent_s']:g} s")
+            elif time.monotonic() - quiet_since > silent_s:
+                raise BurstError(f"the server was silent for {silent_s:g} s")
             for key, _ in ready:
                 self._take(key.data, ramp)
         return begin_ns

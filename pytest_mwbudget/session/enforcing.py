@@ -1,4 +1,4 @@
-"""The verdict of a test on its requests: what fails it, what it is warned of, and what the failure says."""
+"""Fail or warn a test by the verdicts of its requests, and explain why."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _unbound(result: Result, budgets: Budgets) -> Iterator[str]:
 
 
 def _warn_of(item: pytest.Item, client: Client, results: Sequence[Result], unjudged: str | None) -> None:
-    """Warn of what is undecided; where warnings are errors, that fails the test."""
+    """Warn of undecided budgets. If warnings are errors, the test fails."""
     from ..report.text import printable
     from ..report.view import view
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ..timing.host_speed import Machine
     from ..timing.run import Environment
     from ..timing.schedule import Schedule
+    from .enforcing import Client
     from .requests.client import MwBudget
     from .requests.own import OwnRequests
     from .turns import Turns
@@ -47,7 +48,7 @@ SCHEDULE: pytest.StashKey[Schedule] = pytest.StashKey()
 # The same for the speed of the machine as earlier runs saw it.
 MACHINE: pytest.StashKey[Machine] = pytest.StashKey()
 # What measures the requests of a test: the fixture, or for a test without it what records the test's own clients.
-_client: pytest.StashKey[MwBudget | OwnRequests] = pytest.StashKey()
+_client: pytest.StashKey[Client] = pytest.StashKey()
 _turns: pytest.StashKey[Turns] = pytest.StashKey()
 
 
