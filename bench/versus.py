@@ -35,7 +35,8 @@ from typing import Any
 from harness import Goal, Reading, Report, Table, main, neighbours
 
 from pytest_mwbudget.comparison.allowed import parsed
-from pytest_mwbudget.comparison.pairs import Changes, Process
+from pytest_mwbudget.comparison.outcome import Comparison
+from pytest_mwbudget.comparison.pairs import Process
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.request_keys import RequestKey
 from pytest_mwbudget.model.results import Count, Counts, Frame, LayerReport, RequestLine, Result, ResultRow
@@ -194,22 +195,29 @@ def one_run(folder: Path, rounds: int, app: str, condition: str, seconds: int) -
     """Compare the two versions of an app."""
     sides = (side("A", folder, app, 0, rounds), side("B", folder, app, 1, rounds))
     comparing = Comparing(*sides, parsed(LIMIT, "LIMIT"), time.perf_counter() + seconds, ignored, ignored, ignored)
-    found = comparing.changes()
+    found = [change for _, change in comparing.comparison().changes]
+    times = [change for change in found if not change.traits.counted]
     return {
         "kind": "run",
         "condition": condition,
         "app": app,
         "pairs": len(comparing.pairs),
         "seconds": round(comparing.seconds, 1),
-        "before_us": {one.row.name: round(one.before or 0.0, 3) for one in found.times},
+        "before_us": {one.row: round(one.before.estimate, 3) for one in times if one.before},
         "by_us": {
-            one.row.name: [round(end, 3) for end in (one.by.estimate, one.by.low, one.by.high)] for one in found.times
+            one.row: [round(end, 3) for end in (one.change.estimate, one.change.low, one.change.high)]
+            for one in times
+            if one.change
         },
-        "slower": [one.row.name for one in found.times if one.word == "more"],
-        "failed": [one.row.name for one in found.times if one.verdict == "fail"],
-        "undecided": [one.row.name for one in found.times if one.verdict == "undecided"],
+        "slower": [one.row for one in times if one.word == "slower"],
+        "failed": [one.row for one in times if one.verdict == "fail"],
+        "undecided": [one.row for one in times if one.verdict == "undecided"],
         "counts": {
-            layer.name: {one.quantity: one.by.low for one in found.counts if one.row.name == layer.name}
+            layer.name: {
+                one.quantity: one.change.low
+                for one in found
+                if one.row == layer.name and one.traits.counted and one.change
+            }
             for layer in APPS[app]
         },
     }
@@ -273,7 +281,7 @@ class Drawn:
     processes: Sequence[Reading]
     rng: random.Random
 
-    def run(self, factor: float) -> Changes:
+    def run(self, factor: float) -> Comparison:
         """Return what a run of SECONDS says if the layer of one side takes `factor` times as long."""
         self.now_s, self.waiting = 0.0, {}
         a, b = (Side(name, Path(), Path(), Path(), []) for name in ("A", "B"))
@@ -291,7 +299,7 @@ class Drawn:
         comparing = Comparing(
             a, b, parsed(LIMIT, "LIMIT"), SECONDS, ignored, ignored, ignored, take, lambda: self.now_s
         )
-        return comparing.changes()
+        return comparing.comparison()
 
 
 def drawn(readings: Sequence[Reading], factor: float, runs: int) -> dict[str, int]:
@@ -302,10 +310,11 @@ def drawn(readings: Sequence[Reading], factor: float, runs: int) -> dict[str, in
         condition = conditions[number % len(conditions)]
         own = [one for one in readings if one["condition"] == condition]
         found = Drawn(own, random.Random(number)).run(factor)
-        failed = [one.row.name for one in found.times if one.verdict == "fail"]
+        slower = [one.row for _, one in found.changes if one.word == "slower"]
+        failed = [one.row for _, one in found.judged("fail")]
         counted["fail"] += bool(failed)
-        counted["slower"] += any(one.word == "more" for one in found.times)
-        counted["layer slower"] += any(one.row.name == SAME.name and one.word == "more" for one in found.times)
+        counted["slower"] += bool(slower)
+        counted["layer slower"] += SAME.name in slower
         counted["layer fails"] += SAME.name in failed
     return dict(counted)
 

@@ -37,7 +37,7 @@ def test_amounts_are_in_the_unit_of_the_quantity(text, quantity, amount):
 
 
 def test_what_the_user_wrote_is_kept():
-    assert parsed("us:10 %,tasks:0", "--fail")["us"].said == "10 %"
+    assert parsed("us:10 %,tasks:0", "--fail")["us"].written == "10 %"
 
 
 @pytest.mark.parametrize("quantity", [*RECORDABLE, "total_us"])
@@ -69,7 +69,7 @@ def test_the_example_of_the_messages_is_valid():
 )
 def test_errors_name_the_value_and_the_remedy(text, says):
     with pytest.raises(SettingError) as caught:
-        parsed(text, f"--fail={text!r}")
+        parsed(text, "--fail")
     assert str(caught.value).startswith(f"--fail={text!r}")
     assert says in str(caught.value)
 

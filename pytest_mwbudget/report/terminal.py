@@ -11,7 +11,7 @@ from ..model.estimate import Estimate
 from ..model.quantities import Traits
 from ..model.results import Advice, Profile, RequestLine, Result, Verdict, worst
 from ..model.stack import ENDPOINT
-from .changes import cell
+from .change_text import cell
 from .findings import ACCEPT, Finding, exceeded, missing
 from .load import LoadRow, LoadView
 from .table import COUNTS, MESSAGES, SAVES, SPENT, TAIL_COLUMNS, US, Figure, Row

@@ -15,7 +15,7 @@ from ..model.remedies import BudgetPlace
 from ..model.results import Advice, Effort, HotFunction, Profile, Result, Verdict
 from ..model.stack import ENDPOINT, Origin
 from .advice import advise
-from .changes import of_rows
+from .change_text import of_rows
 from .findings import Finding, exceeded, headline, missing, mostly_c, next_step, next_step_uncountable, undecided
 from .load import LoadView, load_view
 from .table import Row, rows

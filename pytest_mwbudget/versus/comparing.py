@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from ..analysis.paired import FEWEST_PAIRS
 from ..comparison.allowed import Allowed
-from ..comparison.pairs import Changes, Pair, changes
+from ..comparison.outcome import Comparison
+from ..comparison.pairs import Pair, compare_pairs
 from ..errors import VersusError
 from ..interpreter.clocks import perf_counter
 from ..model.estimate import Seconds
@@ -67,7 +68,7 @@ class Comparing:
         """Whether times are measured: not if all limits are of counts."""
         return not self.allowed or not self.allowed.keys() <= {*COUNTED}
 
-    def changes(self) -> Changes:
+    def comparison(self) -> Comparison:
         """Run pairs, and return what they show. Raises VersusError if there is no pair."""
         look, next_look = 0, FEWEST_PAIRS if self.timed else PAIRS_OF_COUNTS
         try:
@@ -76,7 +77,7 @@ class Comparing:
                 if len(self.pairs) < next_look:
                     continue
                 look, next_look = look + 1, max(next_look + 1, int(next_look * LOOK_FACTOR))
-                so_far = changes(self.pairs, look, self.allowed)
+                so_far = compare_pairs(self.pairs, look, self.allowed)
                 self.told(self._progress(so_far))
                 if not so_far.open:
                     return self._compared(so_far)
@@ -91,11 +92,11 @@ class Comparing:
                 "the time was over before both sides had run once; raise --max-time, or name fewer tests after --",
                 message_id="versus-side",
             )
-        return self._compared(changes(self.pairs, look + 1, self.allowed, last=True))
+        return self._compared(compare_pairs(self.pairs, look + 1, self.allowed, last=True))
 
-    def _compared(self, final: Changes) -> Changes:
+    def _compared(self, final: Comparison) -> Comparison:
         """Return the changes. Raises VersusError if there are none to judge: such a gate would always be open."""
-        if any(final.all):
+        if any(changes for _, changes in final.requests):
             return final
         failed = self.ran[self.base.name].statement.failed
         why = f": {named([f'{test} ({cause})' for test, cause in failed.items()])}" if failed else ""
@@ -125,10 +126,11 @@ class Comparing:
             self.first(ran.statement)
         self.check(side, ran)
 
-    def _progress(self, so_far: Changes) -> str:
+    def _progress(self, so_far: Comparison) -> str:
         what = "limits undecided" if self.allowed else "rows not known well enough"
         left_s = max(0.0, self.end_s - self.clock())
-        return f"{len(self.pairs)} pairs, {len(so_far.open) + len(so_far.unknown)} {what}, {left_s:.0f} s left"
+        number = len(so_far.open) + sum(change.reason is not None for _, change in so_far.changes)
+        return f"{len(self.pairs)} pairs, {number} {what}, {left_s:.0f} s left"
 
     def remarks(self) -> list[str]:
         """Say which tests ran or failed on the base only, and on HEAD only."""

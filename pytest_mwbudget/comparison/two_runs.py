@@ -1,62 +1,48 @@
-"""What the figures of a request changed by between two runs."""
+"""One run compared with another: each request with what its figures changed by."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
 from dataclasses import dataclass
+from functools import partial
 
 from ..analysis.paired import FEWEST_PAIRS
 from ..analysis.slowdown import APPS_SLOWED, STEADY
 from ..analysis.verdicts import BETWEEN_RUNS
-from ..model.changes import Change, ChangeWord
+from ..model.changes import Change, word_for
 from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate, independent_sum
-from ..model.quantities import COMPARED, COUNTED, RECORDABLE, TRAITS, UNDER_LOAD, Traits
-from ..model.runs import Run
-from .figures import RequestFigures, RowFigures, is_part
+from ..model.quantities import COMPARED, RECORDABLE, TRAITS, UNDER_LOAD, Traits
+from .allowed import Allowed, judged
+from .figures import RequestFigures, RowFigures, figures_of, is_part
+from .merging import Merged
+from .outcome import Comparison, RequestChanges
+from .surroundings import Comparable, comparable, differences
 
 # Two processes read the same row by up to BETWEEN_RUNS differently, beyond their intervals. A request that hands work
 # to threads differs more, and also in counts: with the moment at which a thread answers (docs/decisions/0029).
 BETWEEN_THREADED, BETWEEN_THREADED_COUNTS = 3.0, 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class Comparable:
-    """Why the times of two runs cannot be compared, and why their counts cannot; None if they can."""
-
-    times: str | None = None
-    counts: str | None = None
-
-    def reason(self, quantity: str) -> str | None:
-        """Return why a quantity cannot be compared."""
-        return self.counts if quantity in COUNTED else self.times
-
-
-def minor(python: str) -> str:
-    """Return the first two numbers of a version of Python."""
-    return ".".join(python.split(".")[:2])
-
-
-def comparable(before: Run, after: Run, loop_before: str, loop_after: str) -> Comparable:
-    """Say what of a request can be compared that was measured in two runs, on the given event loops."""
-    counts = None
-    if (before.implementation, minor(before.python)) != (after.implementation, minor(after.python)):
-        counts = f"measured on {_interpreter(before)}, then on {_interpreter(after)}"
-    elif loop_before != loop_after:
-        counts = f"measured on the loop {loop_before}, then on {loop_after}"
-    if counts is not None:
-        return Comparable(counts, counts)
-    processors = before.provenance.processor, after.provenance.processor
-    if before.python != after.python:
-        return Comparable(f"measured on {_interpreter(before)}, then on {_interpreter(after)}")
-    if None in processors:
-        return Comparable("one of the files does not say on which processor it was measured")
-    if processors[0] != processors[1]:
-        return Comparable(f"measured on {processors[0]}, then on {processors[1]}")
-    return Comparable()
-
-
-def _interpreter(run: Run) -> str:
-    return f"{run.implementation} {run.python}"
+def compare(before: Merged, after: Merged, allowed: Allowed | None = None) -> Comparison:
+    """Compare each request of the later runs with the same request of the earlier runs, in the order of the later."""
+    requests, new, runs = [], [], []
+    for place, later in after.requests.items():
+        earlier = before.like(place)
+        if earlier is None:
+            new.append(place.key)
+            continue
+        runs.append((earlier.run, later.run))
+        limits = comparable(earlier.run, later.run, earlier.result.loop, later.result.loop)
+        found = changes(figures_of(earlier.result), figures_of(later.result), limits)
+        requests.append(RequestChanges(place.key, [judged(change, allowed or {}) for change in found]))
+    return Comparison(
+        requests,
+        new,
+        [place.key for place in before.requests if after.like(place) is None],
+        allowed or {},
+        tuple(dict.fromkeys(difference for earlier, later in runs for difference in differences(earlier, later))),
+        (*before.repeated, *after.repeated),
+    )
 
 
 def changes(before: RequestFigures, after: RequestFigures, limits: Comparable) -> tuple[Change, ...]:
@@ -110,7 +96,7 @@ class _Pair:
     `threaded` says whether the request hands work to threads, in any row.
     """
 
-    name: str
+    row: str
     quantity: str
     earlier: RowFigures | None
     later: RowFigures | None
@@ -125,25 +111,25 @@ class _Pair:
             return None
         if self.quantity not in RECORDABLE and not all(figure and figure.bounded for figure in (before, after)):
             return None
+        change = partial(Change, self.row, self.quantity, before=before, after=after)
         if self.earlier is None:
-            return self._said("new", before, after)
+            return change("new")
         if self.later is None:
-            return self._said("gone", before, after)
+            return change("gone")
         if before is None or after is None:
             reason = f"in the earlier run {self.earlier.missing}" if before is None else self.later.missing
-            return self._said("not measured", before, after, reason)
+            return change("not measured", reason=reason)
         if not (before.bounded and after.bounded):
-            return self._said("not measured", before, after, "there were too few requests for an interval")
+            return change("not measured", reason="there were too few requests for an interval")
         why_not = self.why_not or (None if self._traits.counted else self._incomparable_time(self.earlier, self.later))
         if why_not is not None:
-            return self._said("not comparable", before, after, why_not)
-        change = self._change_of_count(before, after) if self._traits.counted else self._change_of_time(before, after)
-        return Change(self.name, self.quantity, self._word(before, change), before, after, change)
-
-    def _said(
-        self, word: ChangeWord, before: Estimate | None, after: Estimate | None, reason: str | None = None
-    ) -> Change:
-        return Change(self.name, self.quantity, word, before, after, None, reason)
+            return change("not comparable", reason=why_not)
+        if self._traits.counted:
+            difference, tolerance = self._difference_of_counts(before, after), math.inf
+        else:
+            least = 0.0 if self.quantity in UNDER_LOAD else WIDE_US
+            difference, tolerance = self._difference(before, after), max(least, WIDE_SHARE * before.estimate)
+        return change(word_for(self.quantity, difference, tolerance), change=difference)
 
     @property
     def _traits(self) -> Traits:
@@ -158,15 +144,16 @@ class _Pair:
             return None
         return f"it was timed by {earlier.method}, then by {later.method}"
 
-    def _change_of_count(self, before: Estimate, after: Estimate) -> Estimate:
-        change, larger = after - before, max(before.high, after.high)
-        return change.widened(BETWEEN_THREADED_COUNTS * larger) if self.threaded else change
+    def _difference_of_counts(self, before: Estimate, after: Estimate) -> Estimate:
+        largest = max(before.high, after.high)
+        return (after - before).widened(BETWEEN_THREADED_COUNTS * largest if self.threaded else 0.0)
 
-    def _change_of_time(self, before: Estimate, after: Estimate) -> Estimate:
+    def _difference(self, before: Estimate, after: Estimate) -> Estimate:
         """Return the difference, with an interval that holds for any speed that the machine had in either run."""
         at_best = [self._at_best(us, slowed) for us, slowed in zip((before, after), self.slowed, strict=True)]
-        larger_us = max(0.0, before.estimate, after.estimate)
-        return independent_sum(at_best[1], -at_best[0]).widened(self._between * larger_us)
+        largest = max(0.0, before.estimate, after.estimate)
+        between = max(self._traits.between, BETWEEN_THREADED if self.threaded else 1.0)
+        return independent_sum(at_best[1], -at_best[0]).widened(BETWEEN_RUNS * between * largest)
 
     def _at_best(self, figure: Estimate, slowed: float) -> Estimate:
         """Return a figure with the interval that it may have where the machine is at its best."""
@@ -176,37 +163,3 @@ class _Pair:
         if self._traits.format == "rate":
             return Estimate(figure.estimate, figure.low, max(figure.high, figure.high * factor))
         return Estimate(figure.estimate, min(figure.low, figure.low / factor), figure.high)
-
-    @property
-    def _between(self) -> float:
-        """The share by which two processes read the figure differently."""
-        return BETWEEN_RUNS * max(self._traits.between, BETWEEN_THREADED if self.threaded else 1.0)
-
-    @property
-    def _words(self) -> tuple[ChangeWord, ChangeWord]:
-        """The words for a rise and for a fall."""
-        if self._traits.counted:
-            return "more", "fewer"
-        return ("faster", "slower") if self._traits.format == "rate" else ("slower", "faster")
-
-    def _word(self, before: Estimate, change: Estimate) -> ChangeWord:
-        if change.low > 0 or change.high < 0:
-            return self._words[change.high < 0]
-        wide_us = max(0.0 if self.quantity in UNDER_LOAD else WIDE_US, WIDE_SHARE * before.estimate)
-        return "same" if self._traits.counted or max(-change.low, change.high) <= wide_us else "unclear"
-
-
-def differences(before: Run, after: Run) -> Iterator[str]:
-    """Name what the surroundings of two runs differ by, as `starlette 0.45.3 → 0.46.0`."""
-    made = (before.provenance, after.provenance)
-    facts = {
-        "": (_interpreter(before), _interpreter(after)),
-        "platform ": (before.platform, after.platform),
-        "processor ": (made[0].processor, made[1].processor),
-        "hash seed ": (made[0].hash_seed, made[1].hash_seed),
-    }
-    packages = dict.fromkeys((*before.packages, *after.packages))
-    facts |= {f"{name} ": (before.packages.get(name), after.packages.get(name)) for name in packages}
-    for name, (old, new) in facts.items():
-        if old != new:
-            yield f"{name}{old or 'unknown'} → {new or 'unknown'}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..comparison.figures import is_part
-from ..model.changes import BETTER, WORSE, Change, Since
-from ..model.quantities import COMPARED, COUNTED, RECORDABLE, TRAITS, UNDER_LOAD
+from ..model.changes import CERTAIN, Change, Since
+from ..model.quantities import COMPARED, COUNTED, RECORDABLE, UNDER_LOAD
 from ..model.stack import ENDPOINT, TOTAL
 from .text import formatted
 
@@ -23,14 +23,14 @@ def signed(change: Change, value: float) -> str:
 
 def _unit(change: Change) -> str:
     """Return the unit of a time, empty for what else can change."""
-    return {"time": " µs", "latency": " ms"}.get(TRAITS[change.quantity].format, "")
+    return {"time": " µs", "latency": " ms"}.get(change.traits.format, "")
 
 
 def cell(change: Change) -> str:
     """Format a change for a narrow column: `+3.10 slower`, `same`; of a count `+6`."""
-    if change.word in (*WORSE, *BETTER) and change.change is not None:
+    if change.word in CERTAIN and change.change is not None:
         by = signed(change, change.change.estimate)
-        return by if change.quantity in COUNTED else f"{by} {change.word}"
+        return by if change.traits.counted else f"{by} {change.word}"
     return change.word
 
 
