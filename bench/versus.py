@@ -26,7 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -35,12 +35,12 @@ from typing import Any
 from harness import Goal, Reading, Report, Table, main, neighbours
 
 from pytest_mwbudget.comparison.allowed import parsed
+from pytest_mwbudget.comparison.figures import RequestFigures, RowFigures
 from pytest_mwbudget.comparison.outcome import Comparison
 from pytest_mwbudget.comparison.pairs import Process
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.request_keys import RequestKey
-from pytest_mwbudget.model.results import Count, Counts, Frame, LayerReport, RequestLine, Result, ResultRow
-from pytest_mwbudget.model.stack import Layer
+from pytest_mwbudget.model.stack import OUTSIDE, TOTAL
 from pytest_mwbudget.versus.comparing import TIME_S, Comparing
 from pytest_mwbudget.versus.order import Statement
 from pytest_mwbudget.versus.processes import Ran, Side, run
@@ -231,47 +231,28 @@ def stored_process(folder: Path, rounds: int, condition: str) -> Reading:
     """Measure the unchanged app in a process, as one side of a run does."""
     begin = time.monotonic()
     ran = run(side("A", folder, "alone", 0, rounds), TIME_S, random.randrange(2**32), SECONDS)
-    ((_, result),) = ran.process.results.items()
-    assert result.books is not None
-    rows = {report.name: report.us for report in result.layers} | {"(endpoint)": result.books.endpoint}
+    (figures,) = ran.process.values()
+    rows = {name: row.figures["us"].estimate for name, row in figures.rows.items() if "us" in row.figures}
+    rows.pop(TOTAL)
     return {
         "kind": "process",
         "condition": condition,
         "seconds": round(time.monotonic() - begin, 2),
-        "reference_ns": next(iter(ran.process.reference_ns.values())),
-        "outside_us": round(result.books.outside.estimate, 4),
-        "rows": {name: round(us.estimate, 4) for name, us in rows.items() if us is not None},
+        "reference_ns": figures.reference_ns,
+        "outside_us": round(rows.pop(OUTSIDE), 4),
+        "rows": {name: round(us, 4) for name, us in rows.items()},
     }
 
 
 # ---- runs that are drawn -------------------------------------------------------------------------------------------
 
 
-ZERO = Count(0, 0, 0)
-NO_COUNTS = Counts(ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO)
-
-
 def as_measured(reading: Reading, factor: float) -> Process:
-    """Return a stored process as if its layer took `factor` times as long."""
-    rows = {name: us * factor if name == SAME.name else us for name, us in reading["rows"].items()}
-    endpoint = exactly(rows.pop("(endpoint)"))
-    layers = tuple(
-        LayerReport(Layer(index, name, name, "class"), exactly(us), "split")
-        for index, (name, us) in enumerate(rows.items())
-    )
-    times: dict[Frame, Estimate] = {"outside": exactly(reading["outside_us"]), "endpoint": endpoint, "total": ZERO_US}
-    frames = {frame: replace(ResultRow.of_frame(frame, us), counts=NO_COUNTS) for frame, us in times.items()}
-    request = RequestLine("GET", "/health")
-    result = Result(request=request, status=200, layers=layers, frames=frames, counted=1, residue_us=0.0)
-    return Process({KEY: result}, {KEY: reading["reference_ns"]})
-
-
-ZERO_US = Estimate(0.0, 0.0, 0.0)
-
-
-def exactly(us: float) -> Estimate:
-    """Return a time without an interval, which pairs do not use."""
-    return Estimate(us, us, us)
+    """Return a stored process as if its layer took `factor` times as long. Pairs use no intervals of single times."""
+    times = {OUTSIDE: reading["outside_us"], **reading["rows"]}
+    times[SAME.name] *= factor
+    rows = {name: RowFigures({"us": Estimate(us, us, us)}, "split") for name, us in times.items()}
+    return {KEY: RequestFigures(rows, reference_ns=reading["reference_ns"])}
 
 
 @dataclass

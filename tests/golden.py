@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mwbudget.comparison.allowed import parsed
+from pytest_mwbudget.comparison.figures import RequestFigures, figures_of
 from pytest_mwbudget.comparison.history import history_run
 from pytest_mwbudget.comparison.merging import StoredRun, merged
-from pytest_mwbudget.comparison.pairs import Pair, Process, compare_pairs
+from pytest_mwbudget.comparison.pairs import Pair, compare_pairs
 from pytest_mwbudget.comparison.two_runs import compare
 from pytest_mwbudget.model.request_keys import keyed
 from pytest_mwbudget.model.results import RepeatedTest, RequestLine, Result, SurveyRun
@@ -156,10 +157,13 @@ def _comparisons(measured: Measured) -> Iterator[tuple[str, str]]:
     yield "compare.md", comparison.markdown(found, since)
 
 
+def _of_speed(result: Result) -> RequestFigures:
+    return replace(figures_of(result), reference_ns=2000.0)
+
+
 def _pairs(measured: Measured) -> Iterator[tuple[str, str]]:
-    speeds = dict.fromkeys((key for key, _ in keyed(measured)), 2000.0)
-    sides = (Process(dict(keyed(side)), speeds) for _ in range(8) for side in (measured, later(measured)))
-    pairs = [Pair(base, head) for base, head in zip(sides, sides, strict=True)]
+    sides = [{key: _of_speed(result) for key, result in keyed(side)} for side in (measured, later(measured))]
+    pairs = [Pair(*sides)] * 8
     found = versus.Versus(("base against HEAD",), compare_pairs(pairs, 3, parsed(ALLOWED, "--fail"), last=True))
     for width in WIDTHS:
         yield f"versus-{width}.txt", _text(versus.terminal(found, width))

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_mwbudget.comparison.allowed import LEAST_US, parsed
+from pytest_mwbudget.comparison.figures import figures_of
 from pytest_mwbudget.comparison.outcome import Comparison
 from pytest_mwbudget.comparison.pairs import TOTAL, Pair, Process, compare_pairs
 from pytest_mwbudget.model.changes import Change, within
@@ -53,13 +54,18 @@ def result(
     )
 
 
+def process(measured: Result) -> Process:
+    """Return a process that measured one request."""
+    return {KEY: figures_of(measured)}
+
+
 def pairs_of(
     base: Sequence[Result], head: Sequence[Result], speeds: Sequence[tuple[float, float]] | None = None
 ) -> list[Pair]:
     """Pairs of one request; `speeds` are the times of the reference workload of the base and of HEAD."""
     speeds = speeds or [(2000.0, 2000.0)] * len(base)
     return [
-        Pair(Process({KEY: a}, {KEY: slow_a}), Process({KEY: b}, {KEY: slow_b}))
+        Pair(process(replace(a, reference_ns=slow_a)), process(replace(b, reference_ns=slow_b)))
         for a, b, (slow_a, slow_b) in zip(base, head, speeds, strict=True)
     ]
 
@@ -183,14 +189,14 @@ def test_rows_of_one_side_are_new_or_gone() -> None:
 def test_requests_of_one_side_are_named() -> None:
     other = RequestKey("tests/test_app.py::test_new", "GET /new")
     one = result({"Work": 10})
-    pair = Pair(Process({KEY: one}), Process({KEY: one, other: one}))
+    pair = Pair(process(one), {**process(one), other: figures_of(one)})
     assert compared([pair] * 5).new == [other]
     assert compared([Pair(pair.head, pair.base)] * 5).gone == [other]
 
 
 def test_a_pair_in_which_a_test_failed_does_not_count() -> None:
-    one = Process({KEY: result({"Work": 10})})
-    failed = Pair(one, Process({}))
+    one = process(result({"Work": 10}))
+    failed = Pair(one, {})
     assert not list(compared([failed]).changes)
     comparison = compared([Pair(one, one)] * 4 + [failed])
     assert not by(comparison, "Work").bounded

@@ -11,7 +11,6 @@ import pytest
 
 from pytest_mwbudget.analysis.paired import FEWEST_PAIRS
 from pytest_mwbudget.comparison.allowed import parsed
-from pytest_mwbudget.comparison.pairs import Process
 from pytest_mwbudget.errors import VersusError
 from pytest_mwbudget.versus.commands import TimeOverError
 from pytest_mwbudget.versus.comparing import PAIRS_OF_COUNTS, TIME_S, Comparing
@@ -19,7 +18,7 @@ from pytest_mwbudget.versus.order import Statement
 from pytest_mwbudget.versus.processes import Ran, Side
 
 from .canned import but
-from .test_pairs import KEY, result
+from .test_pairs import process, result
 
 pytestmark = pytest.mark.once
 
@@ -48,7 +47,7 @@ class World:
         us = (100.0 if side is BASE else self.after) + self.noise(len(self.ran))
         self.ran.append((side.name, time_s, seed))
         measured = result({"Work": us}) if time_s else but(result({"Work": us}), books=None)
-        return Ran(Process({KEY: measured}, {KEY: 2000.0}), self.told[side.name], "output")
+        return Ran(process(measured), self.told[side.name], "output")
 
     def comparing(self, limits: str | None = None, end_s: float = 1000.0, **more: Any) -> Comparing:
         self.lines: list[str] = []
@@ -157,7 +156,7 @@ def test_a_failing_test_of_head_ends_it_with_the_output() -> None:
 
 def test_head_without_a_request_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
-    ran = Ran(Process({}), TOLD, "output", ["t::a GET /: it answered 500"])
+    ran = Ran({}, TOLD, "output", ["t::a GET /: it answered 500"])
     monkeypatch.setattr(world, "run", lambda *arguments: ran)
     with pytest.raises(VersusError, match=r"measured no request; mark a test[\s\S]*it answered 500\noutput"):
         world.comparing().comparison()
@@ -185,7 +184,7 @@ def test_without_a_request_on_both_sides_nothing_is_compared() -> None:
         if side is HEAD:
             return world.run(side, time_s, seed, limit_s)
         world.now_s += 1
-        return Ran(Process({}), Statement(failed={"t::a": "no such route"}), "output")
+        return Ran({}, Statement(failed={"t::a": "no such route"}), "output")
 
     comparing = world.comparing(end_s=9.0)
     comparing.run = run

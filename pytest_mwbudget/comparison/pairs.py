@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ..analysis.intervals import spend
 from ..analysis.paired import paired
 from ..model.changes import Change, ChangeWord, word_for
-from ..model.estimate import Estimate, Microseconds, independent_sum
-from ..model.quantities import COUNTED, RECORDABLE, TRAITS, CountedQuantity
+from ..model.estimate import Estimate, Microseconds
+from ..model.quantities import COUNTED, RECORDABLE, TRAITS
 from ..model.request_keys import RequestKey
-from ..model.results import Count, Counts, Method, Result
 from ..model.stack import TOTAL
 from .allowed import LEAST_US, Allowed, judged
+from .figures import RequestFigures, RowFigures, is_part
 from .outcome import Comparison, RequestChanges
 
 # The intervals of all rows hold jointly, over all looks, with this probability of an error.
@@ -26,16 +26,11 @@ NARROW_SHARE = 0.05
 # If a count varies by itself from process to process, this many pairs all go up, or all go down, in 1 of 128 cases. A
 # change that is the same in each pair needs fewer.
 ENOUGH_PAIRS = 8
-# The times of a layer that are compared on request.
-FURTHER_TIMES = tuple(quantity for quantity in RECORDABLE if quantity not in ("us", *COUNTED))
+# The times of a row. All but the first are compared only if they are limited.
+TIMES = tuple(quantity for quantity in RECORDABLE if quantity not in COUNTED)
 
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """What one process measured: the results by request, and for each the time of the reference workload meanwhile."""
-
-    results: Mapping[RequestKey, Result]
-    reference_ns: Mapping[RequestKey, float] = field(default_factory=dict)
+# What a process measured.
+Process: TypeAlias = Mapping[RequestKey, RequestFigures]
 
 
 class Pair(NamedTuple):
@@ -57,13 +52,13 @@ def compare_pairs(pairs: Sequence[Pair], look: int, allowed: Allowed, *, last: b
 
     With limits, only changes that are limited are `open`.
     """
-    base, head = (dict.fromkeys(key for side in sides for key in side.results) for sides in zip(*pairs, strict=True))
+    base, head = (dict.fromkeys(key for process in side for key in process) for side in zip(*pairs, strict=True))
     # A request may be missing in a process in which its test failed.
-    both = {key: [pair for pair in pairs if all(key in side.results for side in pair)] for key in base}
-    series = {key: [*_series(key, of_both, allowed)] for key, of_both in both.items() if of_both}
+    both = {key: [(a[key], b[key]) for a, b in pairs if key in a and key in b] for key in base}
+    series = {key: [*_series(of_both, allowed)] for key, of_both in both.items() if of_both}
     alpha = spend(ALPHA, look, last=last) / max(1, sum(map(len, series.values())))
     evaluated = {
-        key: [*(times.evaluated(alpha, allowed) for times in of_key), *_counted(key, both[key], allowed)]
+        key: [*(times.evaluated(alpha, allowed) for times in of_key), *_counted(both[key], allowed)]
         for key, of_key in series.items()
     }
     every = [change for of_key in evaluated.values() for change in of_key]
@@ -107,55 +102,51 @@ def _exactly(us: Microseconds | None) -> Estimate | None:
     return None if us is None else Estimate(us, us, us)
 
 
-def _series(key: RequestKey, pairs: Sequence[Pair], allowed: Allowed) -> Iterator[_Series]:
+def _series(pairs: Sequence[tuple[RequestFigures, RequestFigures]], allowed: Allowed) -> Iterator[_Series]:
     """Yield the rows of a request that both sides have in most pairs, and those that only one side has."""
-    best_ns = min(side.reference_ns.get(key, math.inf) for pair in pairs for side in pair)
-    by_pair = [(_times(pair.base, key, best_ns, allowed), _times(pair.head, key, best_ns, allowed)) for pair in pairs]
-    names = dict.fromkeys(name for sides in zip(*by_pair, strict=True) for side in sides for name in side)
-    for name in names:
-        row, quantity = name
-        base, head = ([of_pair[place].get(name) for of_pair in by_pair] for place in (0, 1))
-        both = [(a, b) for a, b in zip(base, head, strict=True) if a and b]
+    best_ns = min(figures.reference_ns or math.inf for pair in pairs for figures in pair)
+    base, head = ([_times(figures, best_ns, allowed) for figures in side] for side in zip(*pairs, strict=True))
+    for row, quantity in dict.fromkeys(key for times in (*base, *head) for key in times):
+        before, after = ([times.get((row, quantity)) for times in side] for side in (base, head))
+        both = [(a, b) for a, b in zip(before, after, strict=True) if a and b]
         # A bypass and a split are compared with their like, unless the layer itself became one of the other kind.
         both = [(a, b) for a, b in both if a.method == b.method] or both
         if both:
             yield _Series(row, quantity, [a.us for a, _ in both], [b.us for _, b in both])
-        elif not any(base) or not any(head):
-            yield _Series(row, quantity, [time.us for time in base if time], [time.us for time in head if time])
+        elif not any(before) or not any(after):
+            yield _Series(row, quantity, [time.us for time in before if time], [time.us for time in after if time])
 
 
 class _Time(NamedTuple):
     us: Microseconds
-    method: Method | None
+    method: str | None
 
 
-def _times(process: Process, key: RequestKey, best_ns: float, allowed: Allowed) -> dict[tuple[str, str], _Time]:
-    """Return the times of the rows as they would be at the best speed of the machine that any process saw."""
-    result = process.results[key]
-    seen_ns = process.reference_ns.get(key)
-    scale = best_ns / seen_ns if seen_ns and math.isfinite(best_ns) else 1.0
-    return {
-        (name, quantity): _Time(us.estimate * scale, method)
-        for name, quantity, us, method in _rows_of_times(result, allowed)
+def _times(figures: RequestFigures, best_ns: float, allowed: Allowed) -> dict[tuple[str, str], _Time]:
+    """Return the times of the rows as they would be at the best speed of the machine that any process saw.
+
+    The total is the sum of the rows, which varies far less from process to process than whole requests do.
+    """
+    scale = best_ns / figures.reference_ns if figures.reference_ns else 1.0
+    rows = [(name, row) for name, row in _rows(figures).items() if name != TOTAL and "us" in row.figures]
+    times = {
+        (name, quantity): _Time(row.figures[quantity].estimate * scale, _method(row, quantity))
+        for name, row in rows
+        for quantity in ("us", *allowed.keys() & TIMES[1:])
+        if quantity in row.figures and _is_known(row.figures[quantity])
     }
+    parts_us = [time.us for (_, quantity), time in times.items() if quantity == "us"]
+    if parts_us and len(parts_us) == len(rows):
+        times[TOTAL, "us"] = _Time(math.fsum(parts_us), None)
+    return times
 
 
-def _rows_of_times(result: Result, allowed: Allowed) -> Iterator[tuple[str, str, Estimate, Method | None]]:
-    """Yield the rows. The total is their sum, which varies far less from process to process than whole requests do."""
-    if not result.timed:
-        return
-    rows = [(row, row.us) for row in result.rows() if row.name != TOTAL and row.us is not None]
-    known = [(row, us) for row, us in rows if _is_known(us)]
-    for row, us in known:
-        yield row.name, "us", us, row.method
-    if len(known) == len(rows):
-        yield TOTAL, "us", independent_sum(*(us for _, us in rows)), None
-    for row, _ in rows:
-        for quantity in FURTHER_TIMES:
-            further = row.estimates.get(quantity) if quantity in allowed else None
-            if further is not None and _is_known(further):
-                method = row.method if TRAITS[quantity].source == "occupation" else "split"
-                yield row.name, quantity, further, method
+def _rows(figures: RequestFigures) -> dict[str, RowFigures]:
+    return {name: row for name, row in figures.rows.items() if not is_part(name)}
+
+
+def _method(row: RowFigures, quantity: str) -> str | None:
+    return row.method if TRAITS[quantity].source in ("split", "occupation") else "split"
 
 
 def _is_known(us: Estimate) -> bool:
@@ -166,61 +157,47 @@ def _is_known(us: Estimate) -> bool:
 # ---- counts ---------------------------------------------------------------------------------------------------------
 
 
-def _counted(key: RequestKey, pairs: Sequence[Pair], allowed: Allowed) -> Iterator[_Evaluated]:
+def _counted(pairs: Sequence[tuple[RequestFigures, RequestFigures]], allowed: Allowed) -> Iterator[_Evaluated]:
     """Yield the changes of the counts of a request. Both processes of a pair have the same seed of hashes.
 
     A count that no pair has on both sides is left out unless it is limited.
     """
-    base, head = ([_rows_of_counts(side.results[key]) for side in sides] for sides in zip(*pairs, strict=True))
+    base, head = ([_rows(figures) for figures in side] for side in zip(*pairs, strict=True))
     for name in dict.fromkeys(name for rows in (*base, *head) for name in rows):
-        before, after = ([rows.get(name) for rows in side] for side in (base, head))
+        before, after = ([rows.get(name, RowFigures()) for rows in side] for side in (base, head))
+        new, gone = (not any(row.figures.keys() & COUNTED for row in side) for side in (before, after))
         for quantity in COUNTED:
-            if not any(before) or not any(after):
-                if known := [count for counts in (*before, *after) if (count := _of(counts, quantity))]:
-                    ends = ("new", None, _typical(known)) if any(after) else ("gone", _typical(known), None)
-                    yield _Evaluated(Change(name, quantity, *ends))
-                continue
-            numbers = ((_of(a, quantity), _of(b, quantity)) for a, b in zip(before, after, strict=True))
-            if known_pairs := [(a, b) for a, b in numbers if a and b]:
-                yield _evaluated_count(name, quantity, known_pairs, allowed)
-                continue
-            unknown = judged(Change(name, quantity, "not measured"), allowed)
-            if unknown.verdict is not None:
-                yield _Evaluated(replace(unknown, reason=_why_not_counted(key, pairs, name, quantity)))
+            numbers = [(a.figures.get(quantity), b.figures.get(quantity)) for a, b in zip(before, after, strict=True)]
+            both = [(a, b) for a, b in numbers if a and b]
+            known = [number for pair in numbers for number in pair if number]
+            if both:
+                yield _evaluated_count(name, quantity, both, allowed)
+            elif known and new:
+                yield _Evaluated(Change(name, quantity, "new", None, _typical(known)))
+            elif known and gone:
+                yield _Evaluated(Change(name, quantity, "gone", _typical(known), None))
+            elif not new and not gone:
+                unknown = judged(Change(name, quantity, "not measured"), allowed)
+                reasons = (row.why[quantity] for row in (*before, *after) if quantity in row.why)
+                if unknown.verdict is not None:
+                    reason = next(reasons, "no process of a pair could count them")
+                    yield _Evaluated(replace(unknown, reason=reason))
 
 
 def _evaluated_count(
-    row: str, quantity: CountedQuantity, numbers: Sequence[tuple[Count, Count]], allowed: Allowed
+    row: str, quantity: str, numbers: Sequence[tuple[Estimate, Estimate]], allowed: Allowed
 ) -> _Evaluated:
     """Compare a count of a row in each pair. If the pairs differ, the count may vary by itself until ENOUGH_PAIRS."""
     before, after = (_typical(side) for side in zip(*numbers, strict=True))
     low, high = min(b.low - a.high for a, b in numbers), max(b.high - a.low for a, b in numbers)
-    same_in_each = len({b.count - a.count for a, b in numbers}) == 1
+    same_in_each = len({b.estimate - a.estimate for a, b in numbers}) == 1
     settled = same_in_each or low <= 0 <= high or len(numbers) >= ENOUGH_PAIRS
     by = Estimate(after.estimate - before.estimate, low if settled else min(low, 0), high if settled else max(high, 0))
     change = Change(row, quantity, word_for(quantity, by, 0.0), before, after, by)
     return _Evaluated(judged(change, allowed), not settled)
 
 
-def _typical(counts: Sequence[Count]) -> Estimate:
+def _typical(counts: Sequence[Estimate]) -> Estimate:
     """Return the median of a count with its range over all processes."""
     low, high = min(count.low for count in counts), max(count.high for count in counts)
-    return Estimate(median(count.count for count in counts), low, high)
-
-
-def _of(counts: Counts | None, quantity: CountedQuantity) -> Count | None:
-    return counts.of(quantity) if counts else None
-
-
-def _why_not_counted(key: RequestKey, pairs: Sequence[Pair], name: str, quantity: CountedQuantity) -> str:
-    for result in (side.results[key] for pair in pairs for side in pair):
-        counts = _rows_of_counts(result).get(name)
-        if _of(counts, quantity) is None:
-            why = (counts.why if counts else {}).get(quantity) or result.uncounted.get(quantity)
-            if why is not None:
-                return why
-    return "no process of a pair could count them"
-
-
-def _rows_of_counts(result: Result) -> dict[str, Counts]:
-    return {row.name: row.counts for row in result.rows() if row.counts is not None}
+    return Estimate(median(count.estimate for count in counts), low, high)

@@ -159,7 +159,7 @@ def _check_head(ran: Ran) -> None:
             f"\n{ran.output}",
             message_id="versus-side",
         )
-    if not ran.process.results:
+    if not ran.process:
         reasons = "".join(f"\n{reason}" for reason in ran.left_out)
         raise VersusError(
             "HEAD measured no request; mark a test with mw_budget, or give requests after --, for example"
