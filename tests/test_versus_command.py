@@ -135,6 +135,7 @@ def test_modules_from_elsewhere_are_an_error(project: Project, versus: Run) -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--fail", ""], "--fail='' has the part ''; write QUANTITY:GROWTH"),
         (["--fail", "us"], "--fail='us' has the part 'us'; write QUANTITY:GROWTH"),
         (["--max-time", "soon"], "--max-time is 'soon'"),
         (["--app-a", "a:b"], "--app-a is compared with nothing; give --app-b too"),
@@ -275,6 +276,14 @@ def test_counts_have_a_line_for_each_row() -> None:
     lines = {line.text: line.style for line in terminal(Versus([], found(exact, ranged, new, nothing)), 99)}
     assert lines["Work: tasks 1 → 3, objects 10 → 12 (1 to 2 more objects)"] == "red"
     assert "New: objects 7 (new)" in lines
+
+
+def test_times_beside_the_self_time_are_named() -> None:
+    busy = change(19, 21, quantity="busy_us", most=5.0, verdict="fail")
+    shown = [line.text for line in terminal(Versus([], found(change(-1, 1), busy)), 80)]
+    assert [line.partition("  ")[0] for line in shown if line.startswith("Work")] == ["Work", "Work busy_us"]
+    assert any(line.startswith("fail: Work busy_us in GET /health: slower by 20.0 µs") for line in shown)
+    assert "| <code>Work busy_us</code> |" in markdown(Versus([], found(busy)))
 
 
 def test_many_undecided_limits_are_counted() -> None:

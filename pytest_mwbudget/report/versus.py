@@ -78,7 +78,7 @@ class Versus:
             assert change.most is not None
             text = told(change).removeprefix("undecided: ")
             allowed = f"--fail allows {_number(change, change.most)} more"
-            yield change.verdict, f"{change.verdict}: {change.row} in {key.request}: {text}; {allowed}"
+            yield change.verdict, f"{change.verdict}: {_name(change)} in {key.request}: {text}; {allowed}"
         if len(self.undecided) > MOST:
             yield "undecided", f"undecided: {len(self.undecided) - MOST} more limits"
         for key, change in self.unknown[:MOST]:
@@ -182,6 +182,11 @@ def _count(change: Change) -> str:
     return ends if change.change.low == change.change.high else f"{ends} ({told(change)})"
 
 
+def _name(change: Change) -> str:
+    """Return the row, and which of its times it is if that is not the self time."""
+    return change.row if change.traits.counted or change.quantity == "us" else f"{change.row} {change.quantity}"
+
+
 def _ends(change: Change) -> list[float]:
     """Return what a figure was and is, as far as there is such a row."""
     return [end.estimate for end in (change.before, change.after) if end is not None]
@@ -199,7 +204,7 @@ def terminal(comparison: Versus, width: int) -> Iterator[Line]:
         if times:
             titles = " ".join(f"{f'{name} µs':>9}" for name in comparison.names)
             yield Line(f"{'':{NAME_WIDTH}} {titles}  change")
-        for name, change in zip(distinct([time.row for time in times], NAME_WIDTH), times, strict=True):
+        for name, change in zip(distinct([_name(time) for time in times], NAME_WIDTH), times, strict=True):
             cells = " ".join(f"{figure(end.estimate) if end else '-':>9}" for end in (change.before, change.after))
             yield Line(f"{name:{NAME_WIDTH}} {cells}  {told(change)}", _style(change))
         for name, own in _by_row(counts):
@@ -236,7 +241,7 @@ def markdown(comparison: Versus) -> str:
             lines += heads("lrrl", "row", f"{before} µs", f"{after} µs", "change")
         for change in times:
             cells = [figure(end.estimate) if end else "-" for end in (change.before, change.after)]
-            lines.append(row_of(code(change.row), *cells, _marked(change)))
+            lines.append(row_of(code(_name(change)), *cells, _marked(change)))
         lines += ["", *(f"- {code(name)}: {', '.join(map(_count, own))}" for name, own in _by_row(counts))]
     lines += ["", *(f"- {plain(sentence)}" for _, sentence in comparison.sentences())]
     lines += [f"- note: {plain(remark)}" for remark in (*comparison.one_sided(), *comparison.remarks)]
