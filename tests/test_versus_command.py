@@ -237,14 +237,14 @@ NOT_COUNTED = Change("Work", "bytecodes", "not measured", reason="it varies", ve
         (change(4, 6), "slower by 5.00 µs (4.00 to 6.00, 5.0 %)"),
         (change(-6, -4), "faster by 5.00 µs (4.00 to 6.00, 5.0 %)"),
         (change(-1, 2), "same within 2.00 µs"),
-        (change(-10, 20), "undecided: between 10.0 µs faster and 20.0 µs slower"),
-        (change(-math.inf, math.inf), "undecided: too few pairs of processes"),
+        (change(-10, 20), "unclear: between 10.0 µs faster and 20.0 µs slower"),
+        (change(-math.inf, math.inf), "unclear: too few pairs of processes"),
         (one_sided("new", 105), "new: 105.0 µs"),
         (one_sided("gone", 100), "gone: 100.0 µs"),
         (change(2, 2, quantity="tasks"), "2 more tasks"),
         (change(1, 2, quantity="objects"), "1 to 2 more objects"),
         (change(-3, -1, quantity="objects"), "1 to 3 fewer objects"),
-        (change(-1, 1, quantity="objects"), "undecided: between 1 fewer objects and 1 more objects"),
+        (change(-1, 1, quantity="objects"), "unclear: between 1 fewer objects and 1 more objects"),
         (change(0, 0, quantity="objects"), "same"),
         (change(1024, 2048, quantity="bytes"), "1.0 KiB to 2.0 KiB more"),
         (one_sided("new", 105, "retained"), "new: 105"),
@@ -263,7 +263,7 @@ def test_with_many_requests_only_changes_are_shown() -> None:
     assert shown[0] == "heading"
     assert [line for line in shown if line.startswith("GET /")] == ["GET /3, t"]
     assert "fail: Work in GET /3: slower by 20.0 µs (19.0 to 21.0, 20.0 %); --fail allows 5.00 µs more" in shown
-    assert "of 9 times, 1 slower, 8 the same" in shown
+    assert "of 9 times, 1 slower, 8 same" in shown
     assert shown[-1] == "note: a remark"
 
 
@@ -294,9 +294,9 @@ def test_many_undecided_limits_are_counted() -> None:
     assert shown[-1].startswith("undecided: 8 limits are neither kept nor exceeded for certain; a longer --max-time ")
 
 
-def test_the_last_line_says_how_much_is_undecided() -> None:
+def test_the_last_line_says_how_much_is_unclear_or_undecided() -> None:
     times = [change(-10, 20), change(-10, 20), change(-1, 1)]
-    last = "undecided: 2 of 3 times; a longer --max-time decides more"
+    last = "unclear: 2 of 3 times; a longer --max-time tells more"
     assert [line.text for line in terminal(Versus([], found(*times), ["a remark"]), 80)][-1] == last
     assert markdown(Versus([], found(*times), ["a remark"])).endswith(f"- **{last}**\n")
     assert Versus([], found(*times, allowed=parsed("us:5%", "--fail"))).ending() is None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 
 from ..comparison.figures import is_part
-from ..model.changes import CERTAIN, Change, Since
+from ..model.changes import CERTAIN, CHANGE_WORDS, Change, Since
 from ..model.quantities import COMPARED, COUNTED, RECORDABLE, UNDER_LOAD
 from ..model.stack import ENDPOINT, TOTAL
 from .text import formatted
@@ -60,6 +61,12 @@ def sentence(change: Change) -> str:
     interval = span(change) if change.change.low != change.change.high else ""
     details = ", ".join(filter(None, [share(change), interval]))
     return f"{text}, {signed(change, change.change.estimate)}{f' ({details})' if details else ''}"
+
+
+def summed(changes: Iterable[Change]) -> str:
+    """Return how many figures changed in which way: `1 slower, 2 more, 60 same`."""
+    counted = Counter(change.word for change in changes)
+    return ", ".join(f"{counted[word]} {word}" for word in CHANGE_WORDS if counted[word]) or "nothing to compare"
 
 
 def of_rows(changes: Sequence[Change], *, timed: bool) -> Iterator[str]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..comparison.allowed import limited_as
 from ..comparison.outcome import Comparison, RequestChanges
 from ..errors import tagged
-from ..model.changes import BETTER, CHANGE_WORDS, WORSE, Change, Since
+from ..model.changes import BETTER, WORSE, Change, Since
 from ..model.request_keys import RequestKey
 from ..model.results import Result
-from .change_text import about, named, of_rows, sentence, share, signed, span, told
+from .change_text import about, named, of_rows, sentence, share, signed, span, summed, told
 from .markdown import code, heads, plain, row_of
 from .terminal import MAX_WIDTH, MIN_NAME, Line
 from .text import distinct, figure, printable, wrapped
@@ -34,12 +33,6 @@ def unjudged_sentences(comparison: Comparison) -> Iterator[str]:
     for (quantity, reason), number in comparison.unjudged().items():
         rows = "1 figure of " if number == 1 else f"{number} figures of " if number else ""
         yield tagged(f"{rows}{quantity} could not be judged by what is allowed: {reason}", "not-comparable")
-
-
-def summed(changes: Iterable[Change]) -> str:
-    """Return how many figures changed in which way: `1 slower, 2 more, 60 same`."""
-    counted = Counter(change.word for change in changes)
-    return ", ".join(f"{counted[word]} {word}" for word in CHANGE_WORDS if counted[word]) or "nothing to compare"
 
 
 def reasons(changes: Iterable[Change]) -> Iterator[str]:

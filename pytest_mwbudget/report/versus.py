@@ -11,6 +11,7 @@ from ..model.changes import CERTAIN, Change, within
 from ..model.estimate import Estimate
 from ..model.judged import Verdict
 from ..model.request_keys import RequestKey
+from .change_text import summed
 from .markdown import code, heads, plain, row_of
 from .terminal import Line, Style
 from .text import distinct, figure, formatted, printable, shortened, wrapped
@@ -76,7 +77,7 @@ class Versus:
         """Say which limits are broken or undecided, each with the verdict, and how many rows changed."""
         for key, change in (*self.failures, *self.undecided[:MOST]):
             assert change.most is not None
-            text = told(change).removeprefix("undecided: ")
+            text = told(change).removeprefix("unclear: ")
             allowed = f"--fail allows {_number(change, change.most)} more"
             yield change.verdict, f"{change.verdict}: {_name(change)} in {key.request}: {text}; {allowed}"
         if len(self.undecided) > MOST:
@@ -86,11 +87,8 @@ class Versus:
             yield "undecided", f"undecided: {change.row} in {key.request}: {why}"
         if len(self.unknown) > MOST:
             yield "undecided", f"undecided: {len(self.unknown) - MOST} more limits of what is not counted"
-        words = [change.word for change in self.times]
-        if words:
-            names = (("slower", "slower"), ("faster", "faster"), ("same", "the same"), ("unclear", "undecided"))
-            counted = [f"{words.count(word)} {name}" for word, name in names if word in words]
-            yield None, f"of {len(words)} times, {', '.join(counted)}"
+        if self.times:
+            yield None, f"of {len(self.times)} times, {summed(self.times)}"
         changed = sum(_changed(count) for count in self.counts)
         yield None, f"of {len(self.counts)} counts, {changed or 'none'} changed"
 
@@ -115,7 +113,7 @@ class Versus:
             return f"undecided: {are} neither kept nor exceeded for certain; {decides}; --undecided fail fails the run"
         times = sum(change.word == "unclear" for change in self.times)
         if times and not self.comparison.allowed:
-            return f"undecided: {times} of {len(self.times)} times; a longer --max-time decides more"
+            return f"unclear: {times} of {len(self.times)} times; a longer --max-time tells more"
         return None
 
 
@@ -134,14 +132,14 @@ def told(change: Change) -> str:
     if change.word == "same":
         return f"same within {figure(within(by))} µs"
     if not by.bounded:
-        return "undecided: too few pairs of processes"
-    return f"undecided: between {figure(-by.low)} µs faster and {figure(by.high)} µs slower"
+        return "unclear: too few pairs of processes"
+    return f"unclear: between {figure(-by.low)} µs faster and {figure(by.high)} µs slower"
 
 
 def _told_count(change: Change, by: Estimate) -> str:
     low, high = by.low, by.high
     if change.word == "unclear":
-        return f"undecided: between {_more(change, -low, -low, less=True)} and {_more(change, high, high)}"
+        return f"unclear: between {_more(change, -low, -low, less=True)} and {_more(change, high, high)}"
     if change.word == "same":
         return "same"
     return _more(change, *sorted((abs(low), abs(high))), less=change.word == "fewer")
