@@ -26,7 +26,7 @@ from pytest_mwbudget.model.saves import Saves
 from pytest_mwbudget.model.stack import Layer
 from pytest_mwbudget.model.tails import Tails
 from pytest_mwbudget.model.trend import Trend
-from pytest_mwbudget.report.change_text import of_rows, told
+from pytest_mwbudget.report.change_text import of_rows, without_implied
 from pytest_mwbudget.report.charts import charts
 from pytest_mwbudget.report.history import line, read
 from pytest_mwbudget.report.html import render as html
@@ -153,7 +153,7 @@ def test_a_part_and_a_layer_of_one_name_are_two_rows() -> None:
 def test_a_count_of_the_endpoint_is_told_by_its_parts() -> None:
     def told_of(*before_and_after: Result) -> list[str]:
         changes = changed(*before_and_after).values()
-        return [one.row for one in told([*changes]) if one.quantity == "objects" and one.changed]
+        return [one.row for one in without_implied([*changes]) if one.quantity == "objects" and one.changed]
 
     more = counts(objects=Count(150, 150, 150))
     before = opened(part("handler"))
@@ -204,7 +204,7 @@ def test_a_percentile_is_told_where_it_changed_and_the_typical_time_did_not() ->
 
     assert "p99_us 90.0 → 500.0 µs" in sentences(tailed(50.0, 90.0), tailed(50.0, 500.0))
     assert "p99_us" not in sentences(tailed(50.0, 90.0), tailed(300.0, 500.0))
-    same = told([*changed(tailed(50.0, 90.0), tailed(50.0, 91.0)).values()])
+    same = without_implied([*changed(tailed(50.0, 90.0), tailed(50.0, 91.0)).values()])
     assert not any(one.quantity == "p99_us" for one in same)
 
 

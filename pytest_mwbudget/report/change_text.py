@@ -9,7 +9,7 @@ from ..comparison.figures import is_part
 from ..model.changes import CERTAIN, CHANGE_WORDS, Change, Since
 from ..model.quantities import COMPARED, COUNTED, RECORDABLE, UNDER_LOAD
 from ..model.stack import ENDPOINT, TOTAL
-from .text import formatted
+from .text import formatted, listed
 
 # The most names that a sentence has.
 MOST_NAMES = 3
@@ -72,7 +72,7 @@ def summed(changes: Iterable[Change]) -> str:
 def of_rows(changes: Sequence[Change], *, timed: bool) -> Iterator[str]:
     """Yield a sentence for each row that changed. `timed` says whether a time with a change is said too."""
     rows: dict[str, list[Change]] = {}
-    for change in told(changes):
+    for change in without_implied(changes):
         if change.changed and (timed or change.quantity != "us" or change.change is None):
             rows.setdefault(change.row, []).append(change)
     for row, row_changes in rows.items():
@@ -93,7 +93,7 @@ def _nothing(change: Change) -> bool:
     return all(not end.estimate for end in (change.before, change.after) if end)
 
 
-def told(changes: Sequence[Change]) -> list[Change]:
+def without_implied(changes: Sequence[Change]) -> list[Change]:
     """Leave out changes that another change implies: of `busy_us`, of counts of the whole request and endpoint.
 
     Percentiles and further times of a layer are kept only if they changed and the typical time did not.
@@ -121,11 +121,5 @@ def about(since: Since) -> Iterator[str]:
         yield f"the runs differ: {'; '.join(since.differences)}"
     for word, requests in (("new", since.new), ("gone", since.gone)):
         if requests:
-            yield f"{word}: {named(requests)}"
+            yield f"{word}: {listed(requests, MOST_NAMES)}"
     yield from (f"measured several times: {request}" for request in since.repeated)
-
-
-def named(rows: Sequence[str]) -> str:
-    """Return the first names, and the number of the others."""
-    more = len(rows) - MOST_NAMES
-    return f"{', '.join(rows[:MOST_NAMES])} and {more} more" if more > 0 else ", ".join(rows)

@@ -10,10 +10,10 @@ from ..errors import tagged
 from ..model.changes import BETTER, WORSE, Change, Since
 from ..model.request_keys import RequestKey
 from ..model.results import Result
-from .change_text import about, named, of_rows, sentence, share, signed, span, summed, told
+from .change_text import MOST_NAMES, about, of_rows, sentence, share, signed, span, summed, without_implied
 from .markdown import code, heads, plain, row_of
 from .terminal import MAX_WIDTH, MIN_NAME, Line
-from .text import distinct, figure, printable, wrapped
+from .text import distinct, figure, listed, printable, wrapped
 
 STYLES = {**dict.fromkeys(WORSE, "red"), **dict.fromkeys(BETTER, "green")}
 SHARE = "%"
@@ -43,7 +43,7 @@ def reasons(changes: Iterable[Change]) -> Iterator[str]:
             rows = by_reason.setdefault(f"{change.word}: {change.reason}", {})
             rows.setdefault(change.quantity, []).append(change.row)
     for reason, quantities in by_reason.items():
-        parts = [f"{quantity} of {named(rows)}" for quantity, rows in quantities.items()]
+        parts = [f"{quantity} of {listed(rows, MOST_NAMES)}" for quantity, rows in quantities.items()]
         yield f"{', '.join(parts)}: {reason}"
 
 
@@ -82,7 +82,7 @@ def verdict(since: Since, width: int) -> Iterator[Line]:
 
 
 def _request(request: RequestChanges, width: int) -> Iterator[Line]:
-    changes = told(request.changes)
+    changes = without_implied(request.changes)
     yield Line(printable(f"{' '.join(request.key)}: {summed(changes)}"), "bold")
     times = [change for change in changes if change.quantity == "us" and change.reason is None]
     if times:
@@ -127,7 +127,7 @@ def markdown(comparison: Comparison, since: Since, limit: int = MAX_COMMENT) -> 
 
     The text has at most `limit` bytes: if not all requests fit, the last ones are left out and a sentence says so.
     """
-    requests = [(key, told(changes)) for key, changes in comparison.requests]
+    requests = [(key, without_implied(changes)) for key, changes in comparison.requests]
     head = [f"## mw-budget: {summed(change for _, changes in requests for change in changes)}"]
     head += ["\n".join(f"- {plain(message)}" for message in (*since.grown, *since.unjudged, *about(since)))]
     changed = [(key, changes) for key, changes in requests if any(change.changed for change in changes)]

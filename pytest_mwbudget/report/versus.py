@@ -14,12 +14,12 @@ from ..model.request_keys import RequestKey
 from .change_text import summed
 from .markdown import code, heads, plain, row_of
 from .terminal import Line, Style
-from .text import distinct, figure, formatted, printable, shortened, wrapped
+from .text import distinct, figure, formatted, listed, printable, shortened, wrapped
 
 # With more requests only the rows are shown in which something changed or a limit is not kept.
 FEW_REQUESTS = 3
 NAME_WIDTH = 30
-# The most undecided limits that have a sentence each, and the most requests that a sentence names.
+# The most undecided limits that have a sentence each.
 MOST = 5
 STYLES: Mapping[Verdict | None, Style] = {"fail": "red", "undecided": "yellow"}
 
@@ -96,9 +96,8 @@ class Versus:
         """Say which requests only one side has, and that no limit is of anything that was measured."""
         for name, keys in zip(self.names, (self.comparison.gone, self.comparison.new), strict=True):
             if keys:
-                requests = [f"{key.request} ({key.nodeid})" for key in keys[:MOST]]
-                more = f" and {len(keys) - MOST} more" if len(keys) > MOST else ""
-                yield f"measured with {name} only: {', '.join(requests)}{more}"
+                requests = [f"{key.request} ({key.nodeid})" for key in keys]
+                yield f"measured with {name} only: {listed(requests)}"
         if self.comparison.allowed and not any(
             change.verdict for _, change in self.comparison.changes if not change.reason
         ):

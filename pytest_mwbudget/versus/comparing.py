@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..analysis.paired import FEWEST_PAIRS
@@ -13,6 +13,7 @@ from ..errors import VersusError
 from ..interpreter.clocks import perf_counter
 from ..model.estimate import Seconds
 from ..model.quantities import COUNTED
+from ..report.text import listed
 from .commands import TimeOverError
 from .order import Statement
 from .processes import Ran, Side, run
@@ -25,8 +26,6 @@ PAIRS_OF_COUNTS = 3
 LOOK_FACTOR = 1.5
 # A pair is begun if there is time for one that takes this much longer than the longest so far.
 SLOWER = 1.1
-# The most tests or modules that a message names.
-MOST_NAMES = 5
 
 # Runs a side with a seed and a time limit.
 Run = Callable[[Side, Seconds, int, Seconds], Ran]
@@ -99,7 +98,7 @@ class Comparing:
         if any(changes for _, changes in final.requests):
             return final
         failed = self.ran[self.base.name].statement.failed
-        why = f": {named([f'{test} ({cause})' for test, cause in failed.items()])}" if failed else ""
+        why = f": {listed([f'{test} ({cause})' for test, cause in failed.items()])}" if failed else ""
         raise VersusError(
             f"no request was measured with {self.base.name} and with {self.head.name}, so nothing was compared{why}",
             message_id="versus-side",
@@ -136,17 +135,17 @@ class Comparing:
         """Say which tests ran or failed on the base only, and on HEAD only."""
         base, head = (self.ran[side.name].statement for side in (self.base, self.head))
         remarks = [
-            f"not measured with {side.name}: {named(ran.left_out)}"
+            f"not measured with {side.name}: {listed(ran.left_out)}"
             for side in (self.base, self.head)
             if (ran := self.ran[side.name]).left_out
         ]
         if failed := [test for test in base.failed if test not in head.failed]:
             remarks.append(
-                f"failed with {self.base.name}, so not compared in full: {named(failed)} ({base.failed[failed[0]]})"
+                f"failed with {self.base.name}, so not compared in full: {listed(failed)} ({base.failed[failed[0]]})"
             )
         for own, other, name in ((base, head, self.base.name), (head, base, self.head.name)):
             if tests := [test for test in own.tests if test not in other.tests and test not in other.failed]:
-                remarks.append(f"run with {name} only: {named(tests)}")
+                remarks.append(f"run with {name} only: {listed(tests)}")
         return remarks
 
 
@@ -154,7 +153,7 @@ def _check_head(ran: Ran) -> None:
     head = ran.statement
     if head.failed:
         raise VersusError(
-            f"tests fail with HEAD, so its figures may be for another response: {named(list(head.failed))}; correct"
+            f"tests fail with HEAD, so its figures may be for another response: {listed(head.failed)}; correct"
             " them first. If they pass in your clone, they may need files that git ignores: make these with --prepare"
             f"\n{ran.output}",
             message_id="versus-side",
@@ -166,9 +165,3 @@ def _check_head(ran: Ran) -> None:
             f" -- --mw-budget-app=myapp.main:app{reasons}\n{ran.output}",
             message_id="versus-side",
         )
-
-
-def named(names: Sequence[str]) -> str:
-    """Return the first names, and the number of the others."""
-    more = len(names) - MOST_NAMES
-    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
