@@ -333,3 +333,14 @@ def test_a_limit_of_what_is_not_counted_is_undecided() -> None:
     assert sentences[-1] == "of 0 counts, none changed"
     assert not versus.certain
     assert Versus([], Comparison()).certain
+
+
+def test_a_limit_of_what_no_process_measured_is_undecided() -> None:
+    versus = Versus(
+        [], found(change(-1, 1, most=5.0, verdict="pass"), allowed=parsed("us:5us,us_per_message:5%", "--fail"))
+    )
+    assert ("undecided", "undecided: us_per_message: no figure was measured that --fail could limit") in [
+        *versus.sentences()
+    ]
+    assert not versus.certain
+    assert versus.ending() is not None

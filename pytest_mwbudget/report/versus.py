@@ -62,9 +62,14 @@ class Versus:
         return [(key, change) for key, change in self.comparison.judged("undecided") if change.reason is not None]
 
     @property
+    def unmeasured(self) -> list[str]:
+        """The quantities that are limited and of which there is no figure that has a limit."""
+        return [quantity for (quantity, _), number in self.comparison.unjudged().items() if not number]
+
+    @property
     def certain(self) -> bool:
         """Whether every limit is certainly kept or broken."""
-        return not self.comparison.judged("undecided")
+        return not self.comparison.judged("undecided") and not self.unmeasured
 
     def requests(self) -> Iterator[tuple[RequestKey, list[Change], list[Change]]]:
         """Yield each request with the changes to show: those of times, then those of counts."""
@@ -87,6 +92,8 @@ class Versus:
             yield "undecided", f"undecided: {change.row} in {key.request}: {why}"
         if len(self.unknown) > MOST:
             yield "undecided", f"undecided: {len(self.unknown) - MOST} more limits of what is not counted"
+        for quantity in self.unmeasured:
+            yield "undecided", f"undecided: {quantity}: no figure was measured that --fail could limit"
         if self.times:
             yield None, f"of {len(self.times)} times, {summed(self.times)}"
         changed = sum(_changed(count) for count in self.counts)
@@ -98,14 +105,12 @@ class Versus:
             if keys:
                 requests = [f"{key.request} ({key.nodeid})" for key in keys]
                 yield f"measured with {name} only: {listed(requests)}"
-        if self.comparison.allowed and not any(
-            change.verdict for _, change in self.comparison.changes if not change.reason
-        ):
+        if self.comparison.allowed and all(change.most is None for _, change in self.comparison.changes):
             yield "no limit of --fail applies to a measured figure; limits apply to layers, total_us to requests"
 
     def ending(self) -> str | None:
         """Say how much is undecided, and what decides it; None if nothing is."""
-        limits = len(self.comparison.judged("undecided"))
+        limits = len(self.comparison.judged("undecided")) + len(self.unmeasured)
         if limits:
             are = "1 limit is" if limits == 1 else f"{limits} limits are"
             decides = "a longer --max-time decides more" if self.undecided else "see the reasons above"
