@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_mwbudget.comparison.allowed import LEAST_US, parsed
+from pytest_mwbudget.comparison.allowed import parsed
 from pytest_mwbudget.comparison.figures import figures_of
 from pytest_mwbudget.comparison.outcome import Comparison
 from pytest_mwbudget.comparison.pairs import TOTAL, Pair, Process, compare_pairs
@@ -132,31 +132,12 @@ def test_too_much_noise_is_unclear() -> None:
     [
         (110, "us:5%", "fail"),
         (102, "us:5%", "pass"),
-        (110, "us:20us", "pass"),
-        (110, "us:2us", "fail"),
-        (90, "us:0", "pass"),
+        (105, "us:5%", "undecided"),
     ],
 )
 def test_a_limit_fails_only_what_is_certainly_above_it(after: float, limits: str, verdict: str) -> None:
     change = row(compared(noisy(100, after, count=20), limits), "Work")
     assert change.verdict == verdict
-
-
-def test_a_change_near_the_limit_is_undecided() -> None:
-    assert row(compared(noisy(100, 105), "us:5%"), "Work").verdict == "undecided"
-
-
-def test_limits_of_layers_are_not_for_the_endpoint_and_the_total() -> None:
-    comparison = compared(noisy(100, 150), "us:1%")
-    assert row(comparison, "(endpoint)").verdict is None
-    assert row(comparison, TOTAL, "us").verdict is None
-    assert row(compared(noisy(100, 150), "total_us:1%"), TOTAL, "us").verdict == "fail"
-
-
-def test_no_limit_is_below_what_times_can_tell() -> None:
-    change = row(compared(noisy(0.1, 0.4), "us:0"), "Work")
-    assert change.most == LEAST_US
-    assert change.verdict == "pass"
 
 
 def test_the_total_is_the_sum_of_the_rows() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from pytest_mwbudget.comparison.allowed import judged, parsed
 from pytest_mwbudget.comparison.figures import figures_of
 from pytest_mwbudget.comparison.history import history_run, over_time
 from pytest_mwbudget.comparison.surroundings import Comparable
@@ -176,12 +175,6 @@ def test_the_page_has_what_changed_under_load() -> None:
     page = html(document([to_json(shown, "t")], since=Since("main")))
     assert "rps_share +15.0% slower" in page
     assert "rps -3,000 slower" in page
-
-
-def test_growth_is_allowed_to_layers_and_not_to_parts() -> None:
-    before, after = opened(part("serialize", 20.0)), opened(part("serialize", 90.0))
-    allowed = parsed("us:1%", "--fail")
-    assert not [change for change in changed(before, after).values() if judged(change, allowed).verdict == "fail"]
 
 
 def tailed(us: float, p99: float | None) -> Result:

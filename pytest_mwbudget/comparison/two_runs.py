@@ -127,7 +127,7 @@ class _Pair:
         if self._traits.counted:
             difference, tolerance = self._difference_of_counts(before, after), math.inf
         else:
-            least = 0.0 if self.quantity in UNDER_LOAD else WIDE_US
+            least = WIDE_US if self._traits.format == "time" else 0.0
             difference, tolerance = self._difference(before, after), max(least, WIDE_SHARE * before.estimate)
         return change(word_for(self.quantity, difference, tolerance), change=difference)
 
