@@ -223,7 +223,7 @@ def one_sided(word: ChangeWord, value: float, quantity: str = "us", row: str = "
     return Change(row, quantity, word, before, after)
 
 
-def found(*changes: Change, **more: Any) -> Comparison:
+def compared(*changes: Change, **more: Any) -> Comparison:
     """Return the comparison of one request."""
     return Comparison([RequestChanges(KEY, changes)], **more)
 
@@ -273,22 +273,22 @@ def test_counts_have_a_line_for_each_row() -> None:
         change(1, 2, 10, 12, quantity="objects", verdict="fail", most=0),
     )
     new, nothing = one_sided("new", 7, "objects", "New"), one_sided("new", 0, "tasks", "New")
-    lines = {line.text: line.style for line in terminal(Versus([], found(exact, ranged, new, nothing)), 99)}
+    lines = {line.text: line.style for line in terminal(Versus([], compared(exact, ranged, new, nothing)), 99)}
     assert lines["Work: tasks 1 → 3, objects 10 → 12 (1 to 2 more objects)"] == "red"
     assert "New: objects 7 (new)" in lines
 
 
 def test_times_beside_the_self_time_are_named() -> None:
     busy = change(19, 21, quantity="busy_us", most=5.0, verdict="fail")
-    shown = [line.text for line in terminal(Versus([], found(change(-1, 1), busy)), 80)]
+    shown = [line.text for line in terminal(Versus([], compared(change(-1, 1), busy)), 80)]
     assert [line.partition("  ")[0] for line in shown if line.startswith("Work")] == ["Work", "Work busy_us"]
     assert any(line.startswith("fail: Work busy_us in GET /health: slower by 20.0 µs") for line in shown)
-    assert "| <code>Work busy_us</code> |" in markdown(Versus([], found(busy)))
+    assert "| <code>Work busy_us</code> |" in markdown(Versus([], compared(busy)))
 
 
 def test_many_undecided_limits_are_counted() -> None:
     times = [change(-10, 20, most=5.0, verdict="undecided") for _ in range(8)]
-    shown = [line.text for line in terminal(Versus([], found(*times)), 80)]
+    shown = [line.text for line in terminal(Versus([], compared(*times)), 80)]
     assert sum(line.startswith("undecided: Work") for line in shown) == 5
     assert "undecided: 3 more limits" in shown
     assert shown[-1].startswith("undecided: 8 limits are neither kept nor exceeded for certain; a longer --max-time ")
@@ -297,17 +297,17 @@ def test_many_undecided_limits_are_counted() -> None:
 def test_the_last_line_says_how_much_is_unclear_or_undecided() -> None:
     times = [change(-10, 20), change(-10, 20), change(-1, 1)]
     last = "unclear: 2 of 3 times; a longer --max-time tells more"
-    assert [line.text for line in terminal(Versus([], found(*times), ["a remark"]), 80)][-1] == last
-    assert markdown(Versus([], found(*times), ["a remark"])).endswith(f"- **{last}**\n")
-    assert Versus([], found(*times, allowed=parsed("us:5%", "--fail"))).ending() is None
-    unknown = Versus([], found(NOT_COUNTED, allowed=parsed("bytecodes:0", "--fail")))
+    assert [line.text for line in terminal(Versus([], compared(*times), ["a remark"]), 80)][-1] == last
+    assert markdown(Versus([], compared(*times), ["a remark"])).endswith(f"- **{last}**\n")
+    assert Versus([], compared(*times, allowed=parsed("us:5%", "--fail"))).ending() is None
+    unknown = Versus([], compared(NOT_COUNTED, allowed=parsed("bytecodes:0", "--fail")))
     said = "undecided: 1 limit is neither kept nor exceeded for certain; see the reasons above"
     assert unknown.ending() == f"{said}; --undecided fail fails the run"
 
 
 def test_requests_of_one_side_and_limits_of_nothing_are_told() -> None:
     only = [RequestKey("t", f"GET /{number}") for number in range(7)]
-    comparison = found(change(-1, 1), gone=only[:1], new=only, allowed=parsed("us:5%", "--fail"))
+    comparison = compared(change(-1, 1), gone=only[:1], new=only, allowed=parsed("us:5%", "--fail"))
     notes = [line.text for line in terminal(Versus([], comparison), 80) if line.text.startswith("note:")]
     assert notes[0] == "note: measured with base only: GET /0 (t)"
     assert notes[1].endswith("GET /4 (t) and 2 more")
@@ -316,7 +316,7 @@ def test_requests_of_one_side_and_limits_of_nothing_are_told() -> None:
 
 def test_a_comment_has_the_rows_and_no_markup_of_names() -> None:
     odd = change(19, 21, after=120.0, row="a|b`c", most=5.0, verdict="fail")
-    text = markdown(Versus(["base: main *x*"], found(odd, one_sided("new", 12.0, row="New")), ["<b>"]))
+    text = markdown(Versus(["base: main *x*"], compared(odd, one_sided("new", 12.0, row="New")), ["<b>"]))
     assert "| row | base µs | HEAD µs | change |" in text
     assert "| <code>a&#124;b&#96;c</code> | 100.0 | 120.0 | **slower by 20.0 µs (19.0 to 21.0, 20.0 %)** |" in text
     assert "| <code>New</code> | - | 12.0 | new: 12.0 µs |" in text
@@ -325,7 +325,7 @@ def test_a_comment_has_the_rows_and_no_markup_of_names() -> None:
 
 
 def test_a_limit_of_what_is_not_counted_is_undecided() -> None:
-    versus = Versus([], found(*[NOT_COUNTED] * 7, allowed=parsed("bytecodes:0", "--fail")))
+    versus = Versus([], compared(*[NOT_COUNTED] * 7, allowed=parsed("bytecodes:0", "--fail")))
     sentences = [sentence for _, sentence in versus.sentences()]
     assert sentences[0].startswith("undecided: ")
     assert "bytecodes not counted, so --fail cannot limit them: it varies" in sentences[0]
@@ -337,7 +337,7 @@ def test_a_limit_of_what_is_not_counted_is_undecided() -> None:
 
 def test_a_limit_of_what_no_process_measured_is_undecided() -> None:
     versus = Versus(
-        [], found(change(-1, 1, most=5.0, verdict="pass"), allowed=parsed("us:5us,us_per_message:5%", "--fail"))
+        [], compared(change(-1, 1, most=5.0, verdict="pass"), allowed=parsed("us:5us,us_per_message:5%", "--fail"))
     )
     assert ("undecided", "undecided: us_per_message: no figure was measured that --fail could limit") in [
         *versus.sentences()

@@ -36,8 +36,8 @@ class Comparing:
     """The processes of a comparison.
 
     `check` is called with each side and what its process told, and raises VersusError if it measured something else.
-    `first` is called once, after the first process of HEAD. `told` takes a line on the progress. All of it ends before
-    `end_s` of the clock, unless the first pair takes longer than that.
+    `first` is called once, after the first process of HEAD. `progress` takes a line on what is known so far. All of it
+    ends before `end_s` of the clock, unless the first pair takes longer than that.
     """
 
     base: Side
@@ -46,7 +46,7 @@ class Comparing:
     end_s: Seconds
     check: Callable[[Side, Ran], None]
     first: Callable[[Statement], None]
-    told: Callable[[str], None]
+    progress: Callable[[str], None]
     run: Run = run
     clock: Callable[[], Seconds] = perf_counter
     pairs: list[Pair] = field(default_factory=list)
@@ -77,7 +77,7 @@ class Comparing:
                     continue
                 look, next_look = look + 1, max(next_look + 1, int(next_look * LOOK_FACTOR))
                 so_far = compare_pairs(self.pairs, look, self.allowed)
-                self.told(self._progress(so_far))
+                self.progress(self._line(so_far))
                 if not so_far.open:
                     return self._compared(so_far)
         except TimeOverError:
@@ -125,7 +125,7 @@ class Comparing:
             self.first(ran.statement)
         self.check(side, ran)
 
-    def _progress(self, so_far: Comparison) -> str:
+    def _line(self, so_far: Comparison) -> str:
         what = "limits undecided" if self.allowed else "rows not known well enough"
         left_s = max(0.0, self.end_s - self.clock())
         number = len(so_far.open) + sum(change.reason is not None for _, change in so_far.changes)
