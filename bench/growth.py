@@ -28,13 +28,13 @@ from typing import Any
 from harness import Goal, Reading, Report, Table, inherited, main, neighbours
 from versus import APPS, ARGUMENTS, CONDITIONS, LAYERS, apps, factory, rounds_of, unchanged
 
-from pytest_mwbudget.comparison.comparing import compare
 from pytest_mwbudget.comparison.merging import StoredRun, merged
+from pytest_mwbudget.comparison.two_runs import compare
+from pytest_mwbudget.model.changes import CERTAIN
 from pytest_mwbudget.model.quantities import COUNTED
 from pytest_mwbudget.report.json import measured, run_of
 
 RUNS = 20
-CERTAIN = ("slower", "faster", "more", "fewer")
 # The change with which the layer suspends.
 SUSPENDING = "one task"
 # Work of another length executes other code, so counts of it have to differ.
@@ -74,12 +74,12 @@ def one_run(app: str, version: int, rounds: int) -> StoredRun:
 
 def compared(before: StoredRun, after: StoredRun, app: str, condition: str) -> list[Reading]:
     """Say for each layer what two runs differ by. The first reading has every certain change of unchanged rows."""
-    (pair,) = compare(merged([before]), merged([after])).pairs
-    same = unchanged(app, {one.row for one in pair.changes})
-    others = [[one.row, one.quantity, one.word] for one in pair.changes if one.word in CERTAIN and one.row in same]
+    changes = [change for _, change in compare(merged([before]), merged([after])).changes]
+    same = unchanged(app, {one.row for one in changes})
+    others = [[one.row, one.quantity, one.word] for one in changes if one.word in CERTAIN and one.row in same]
     readings = []
     for layer in APPS[app]:
-        own = {one.quantity: one for one in pair.changes if one.row == layer.name}
+        own = {one.quantity: one for one in changes if one.row == layer.name}
         time = own["us"]
         readings.append(
             {

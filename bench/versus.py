@@ -26,7 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -35,11 +35,12 @@ from typing import Any
 from harness import Goal, Reading, Report, Table, main, neighbours
 
 from pytest_mwbudget.comparison.allowed import parsed
-from pytest_mwbudget.comparison.pairs import Changes, Process
+from pytest_mwbudget.comparison.figures import RequestFigures, RowFigures
+from pytest_mwbudget.comparison.outcome import Comparison
+from pytest_mwbudget.comparison.pairs import Process
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.request_keys import RequestKey
-from pytest_mwbudget.model.results import Count, Counts, Frame, LayerReport, RequestLine, Result, ResultRow
-from pytest_mwbudget.model.stack import Layer
+from pytest_mwbudget.model.stack import OUTSIDE, TOTAL
 from pytest_mwbudget.versus.comparing import TIME_S, Comparing
 from pytest_mwbudget.versus.order import Statement
 from pytest_mwbudget.versus.processes import Ran, Side, run
@@ -194,22 +195,29 @@ def one_run(folder: Path, rounds: int, app: str, condition: str, seconds: int) -
     """Compare the two versions of an app."""
     sides = (side("A", folder, app, 0, rounds), side("B", folder, app, 1, rounds))
     comparing = Comparing(*sides, parsed(LIMIT, "LIMIT"), time.perf_counter() + seconds, ignored, ignored, ignored)
-    found = comparing.changes()
+    found = [change for _, change in comparing.comparison().changes]
+    times = [change for change in found if not change.traits.counted]
     return {
         "kind": "run",
         "condition": condition,
         "app": app,
         "pairs": len(comparing.pairs),
         "seconds": round(comparing.seconds, 1),
-        "before_us": {one.row.name: round(one.before or 0.0, 3) for one in found.times},
+        "before_us": {one.row: round(one.before.estimate, 3) for one in times if one.before},
         "by_us": {
-            one.row.name: [round(end, 3) for end in (one.by.estimate, one.by.low, one.by.high)] for one in found.times
+            one.row: [round(end, 3) for end in (one.change.estimate, one.change.low, one.change.high)]
+            for one in times
+            if one.change
         },
-        "slower": [one.row.name for one in found.times if one.word == "more"],
-        "failed": [one.row.name for one in found.times if one.verdict == "fail"],
-        "undecided": [one.row.name for one in found.times if one.verdict == "undecided"],
+        "slower": [one.row for one in times if one.word == "slower"],
+        "failed": [one.row for one in times if one.verdict == "fail"],
+        "undecided": [one.row for one in times if one.verdict == "undecided"],
         "counts": {
-            layer.name: {one.quantity: one.by.low for one in found.counts if one.row.name == layer.name}
+            layer.name: {
+                one.quantity: one.change.low
+                for one in found
+                if one.row == layer.name and one.traits.counted and one.change
+            }
             for layer in APPS[app]
         },
     }
@@ -223,47 +231,28 @@ def stored_process(folder: Path, rounds: int, condition: str) -> Reading:
     """Measure the unchanged app in a process, as one side of a run does."""
     begin = time.monotonic()
     ran = run(side("A", folder, "alone", 0, rounds), TIME_S, random.randrange(2**32), SECONDS)
-    ((_, result),) = ran.process.results.items()
-    assert result.books is not None
-    rows = {report.name: report.us for report in result.layers} | {"(endpoint)": result.books.endpoint}
+    (figures,) = ran.process.values()
+    rows = {name: row.figures["us"].estimate for name, row in figures.rows.items() if "us" in row.figures}
+    rows.pop(TOTAL)
     return {
         "kind": "process",
         "condition": condition,
         "seconds": round(time.monotonic() - begin, 2),
-        "reference_ns": next(iter(ran.process.reference_ns.values())),
-        "outside_us": round(result.books.outside.estimate, 4),
-        "rows": {name: round(us.estimate, 4) for name, us in rows.items() if us is not None},
+        "reference_ns": figures.reference_ns,
+        "outside_us": round(rows.pop(OUTSIDE), 4),
+        "rows": {name: round(us, 4) for name, us in rows.items()},
     }
 
 
 # ---- runs that are drawn -------------------------------------------------------------------------------------------
 
 
-ZERO = Count(0, 0, 0)
-NO_COUNTS = Counts(ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO)
-
-
 def as_measured(reading: Reading, factor: float) -> Process:
-    """Return a stored process as if its layer took `factor` times as long."""
-    rows = {name: us * factor if name == SAME.name else us for name, us in reading["rows"].items()}
-    endpoint = exactly(rows.pop("(endpoint)"))
-    layers = tuple(
-        LayerReport(Layer(index, name, name, "class"), exactly(us), "split")
-        for index, (name, us) in enumerate(rows.items())
-    )
-    times: dict[Frame, Estimate] = {"outside": exactly(reading["outside_us"]), "endpoint": endpoint, "total": ZERO_US}
-    frames = {frame: replace(ResultRow.of_frame(frame, us), counts=NO_COUNTS) for frame, us in times.items()}
-    request = RequestLine("GET", "/health")
-    result = Result(request=request, status=200, layers=layers, frames=frames, counted=1, residue_us=0.0)
-    return Process({KEY: result}, {KEY: reading["reference_ns"]})
-
-
-ZERO_US = Estimate(0.0, 0.0, 0.0)
-
-
-def exactly(us: float) -> Estimate:
-    """Return a time without an interval, which pairs do not use."""
-    return Estimate(us, us, us)
+    """Return a stored process as if its layer took `factor` times as long. Pairs use no intervals of single times."""
+    times = {OUTSIDE: reading["outside_us"], **reading["rows"]}
+    times[SAME.name] *= factor
+    rows = {name: RowFigures({"us": Estimate(us, us, us)}, "split") for name, us in times.items()}
+    return {KEY: RequestFigures(rows, reference_ns=reading["reference_ns"])}
 
 
 @dataclass
@@ -273,7 +262,7 @@ class Drawn:
     processes: Sequence[Reading]
     rng: random.Random
 
-    def run(self, factor: float) -> Changes:
+    def run(self, factor: float) -> Comparison:
         """Return what a run of SECONDS says if the layer of one side takes `factor` times as long."""
         self.now_s, self.waiting = 0.0, {}
         a, b = (Side(name, Path(), Path(), Path(), []) for name in ("A", "B"))
@@ -291,7 +280,7 @@ class Drawn:
         comparing = Comparing(
             a, b, parsed(LIMIT, "LIMIT"), SECONDS, ignored, ignored, ignored, take, lambda: self.now_s
         )
-        return comparing.changes()
+        return comparing.comparison()
 
 
 def drawn(readings: Sequence[Reading], factor: float, runs: int) -> dict[str, int]:
@@ -302,10 +291,11 @@ def drawn(readings: Sequence[Reading], factor: float, runs: int) -> dict[str, in
         condition = conditions[number % len(conditions)]
         own = [one for one in readings if one["condition"] == condition]
         found = Drawn(own, random.Random(number)).run(factor)
-        failed = [one.row.name for one in found.times if one.verdict == "fail"]
+        slower = [one.row for _, one in found.changes if one.word == "slower"]
+        failed = [one.row for _, one in found.judged("fail")]
         counted["fail"] += bool(failed)
-        counted["slower"] += any(one.word == "more" for one in found.times)
-        counted["layer slower"] += any(one.row.name == SAME.name and one.word == "more" for one in found.times)
+        counted["slower"] += bool(slower)
+        counted["layer slower"] += SAME.name in slower
         counted["layer fails"] += SAME.name in failed
     return dict(counted)
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from .analysis import verdicts
 from .analysis.estimates import ALPHA
+from .analysis.growth import lasting, slope
 from .analysis.remarks import on_parts
 from .analysis.rows import Bounded, Together
 from .analysis.slowdown import Hops
-from .analysis.trends import lasting, slope
 from .analysis.verdicts import NOT_ENTERED
 from .analysis.ways import Ways, new_layers, note_on, why_changing
 from .asgi.naming import display_name
@@ -45,8 +45,8 @@ from .model.stack import (
     parts_of,
 )
 from .model.trend import Trend
+from .timing.many_requests import Served
 from .timing.run import Timed
-from .timing.trend import Served
 
 # ---- budgets ----------------------------------------------------------------------------------------------------
 

@@ -37,11 +37,11 @@ from .model.estimate import Nanoseconds, Seconds
 from .model.quantities import COUNTED, PROCESS_WIDE
 from .model.results import Measurement, Profile, Result
 from .model.stack import EntryIndex
+from .timing.many_requests import served
 from .timing.probes import Probes
 from .timing.run import Environment, Pace, Timed, Timing
 from .timing.sampler import Deadline
 from .timing.savings import compared
-from .timing.trend import served
 
 if TYPE_CHECKING:
     from .profiling.sampling import Profiled

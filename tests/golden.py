@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mwbudget.comparison.allowed import parsed
-from pytest_mwbudget.comparison.comparing import compare
+from pytest_mwbudget.comparison.figures import RequestFigures, figures_of
 from pytest_mwbudget.comparison.history import history_run
 from pytest_mwbudget.comparison.merging import StoredRun, merged
-from pytest_mwbudget.comparison.pairs import Pair, Process, changes
+from pytest_mwbudget.comparison.pairs import Pair, compare_pairs
+from pytest_mwbudget.comparison.two_runs import compare
 from pytest_mwbudget.model.request_keys import keyed
 from pytest_mwbudget.model.results import RepeatedTest, RequestLine, Result, SurveyRun
 from pytest_mwbudget.model.runs import Provenance, Run
@@ -27,7 +28,7 @@ from pytest_mwbudget.report import json as report_json
 from pytest_mwbudget.report.github import annotation, level
 from pytest_mwbudget.report.overview import together
 from pytest_mwbudget.report.terminal import Line, failure, left_out, one_line, run
-from pytest_mwbudget.session.comparison import since_of
+from pytest_mwbudget.session.baseline import since_of
 
 FOLDER = Path(__file__).parent / "golden"
 RESULTS = FOLDER / "results.json"
@@ -149,19 +150,21 @@ def _document(measured: Measured) -> dict[str, Any]:
 def _comparisons(measured: Measured) -> Iterator[tuple[str, str]]:
     before = [StoredRun("before", RUN, measured)]
     after = [StoredRun("after", replace(RUN, packages={"starlette": "1.4.0"}), later(measured))]
-    found = compare(merged(before), merged(after))
-    since = since_of("before", before, found, parsed(ALLOWED, "--fail"))
+    found = compare(merged(before), merged(after), parsed(ALLOWED, "--fail"))
+    since = since_of("before", before, found)
     for width in WIDTHS:
         yield f"compare-{width}.txt", _text(comparison.lines(found, since, width))
     yield "compare.md", comparison.markdown(found, since)
 
 
+def _of_speed(result: Result) -> RequestFigures:
+    return replace(figures_of(result), reference_ns=2000.0)
+
+
 def _pairs(measured: Measured) -> Iterator[tuple[str, str]]:
-    speeds = dict.fromkeys((key for key, _ in keyed(measured)), 2000.0)
-    sides = (Process(dict(keyed(side)), speeds) for _ in range(8) for side in (measured, later(measured)))
-    pairs = [Pair(base, head) for base, head in zip(sides, sides, strict=True)]
-    allowed = parsed(ALLOWED, "--fail")
-    found = versus.Versus(("base against HEAD",), changes(pairs, 3, allowed, last=True), limited=True)
+    sides = [{key: _of_speed(result) for key, result in keyed(side)} for side in (measured, later(measured))]
+    pairs = [Pair(*sides)] * 8
+    found = versus.Versus(("base against HEAD",), compare_pairs(pairs, 3, parsed(ALLOWED, "--fail"), last=True))
     for width in WIDTHS:
         yield f"versus-{width}.txt", _text(versus.terminal(found, width))
     yield "versus.md", versus.markdown(found)

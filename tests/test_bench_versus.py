@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mwbudget.comparison.pairs import Pair, changes
+from pytest_mwbudget.comparison.pairs import Pair, compare_pairs
 from pytest_mwbudget.versus import comparing
 
 from .conftest import needs
@@ -107,9 +107,9 @@ def test_a_drawn_run_has_as_many_pairs_as_fit(versus: ModuleType, monkeypatch: p
 
     def counting(pairs: list[Pair], *arguments: Any, **more: Any) -> Any:
         seen.append(len(pairs))
-        return changes(pairs, *arguments, **more)
+        return compare_pairs(pairs, *arguments, **more)
 
-    monkeypatch.setattr(comparing, "changes", counting)
+    monkeypatch.setattr(comparing, "compare_pairs", counting)
     versus.Drawn([stored(rng, noise=0.5) for _ in range(60)], rng).run(1.0)
     assert seen[-1] == versus.SECONDS // 4 - 1
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from pytest_mwbudget.comparison.changes import Comparable, changes
 from pytest_mwbudget.comparison.figures import figures_of
 from pytest_mwbudget.comparison.history import history_run
+from pytest_mwbudget.comparison.surroundings import Comparable
+from pytest_mwbudget.comparison.two_runs import changes
 from pytest_mwbudget.model.changes import Since
 from pytest_mwbudget.model.results import RequestLine
 from pytest_mwbudget.report.html import render

@@ -11,8 +11,8 @@ import pytest
 from markdown_it import MarkdownIt
 
 from pytest_mwbudget.__main__ import main
-from pytest_mwbudget.comparison.comparing import compare
 from pytest_mwbudget.comparison.merging import merged
+from pytest_mwbudget.comparison.two_runs import compare
 from pytest_mwbudget.model.changes import Since
 from pytest_mwbudget.model.results import Count, RequestLine, Result
 from pytest_mwbudget.model.runs import Commit, Provenance

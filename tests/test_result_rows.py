@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from pytest_mwbudget.comparison.allowed import parsed
-from pytest_mwbudget.comparison.changes import Comparable, changes
-from pytest_mwbudget.comparison.comparing import Comparison, Pair, offences
 from pytest_mwbudget.comparison.figures import figures_of
 from pytest_mwbudget.comparison.history import history_run, over_time
+from pytest_mwbudget.comparison.surroundings import Comparable
+from pytest_mwbudget.comparison.two_runs import changes
 from pytest_mwbudget.limits.costs import figures
 from pytest_mwbudget.model.changes import Change, Since
 from pytest_mwbudget.model.endpoint import EndpointReport
@@ -26,7 +25,7 @@ from pytest_mwbudget.model.saves import Saves
 from pytest_mwbudget.model.stack import Layer
 from pytest_mwbudget.model.tails import Tails
 from pytest_mwbudget.model.trend import Trend
-from pytest_mwbudget.report.changes import of_rows, told
+from pytest_mwbudget.report.change_text import of_rows, without_implied
 from pytest_mwbudget.report.charts import charts
 from pytest_mwbudget.report.history import line, read
 from pytest_mwbudget.report.html import render as html
@@ -153,7 +152,7 @@ def test_a_part_and_a_layer_of_one_name_are_two_rows() -> None:
 def test_a_count_of_the_endpoint_is_told_by_its_parts() -> None:
     def told_of(*before_and_after: Result) -> list[str]:
         changes = changed(*before_and_after).values()
-        return [one.row for one in told([*changes]) if one.quantity == "objects" and one.changed]
+        return [one.row for one in without_implied([*changes]) if one.quantity == "objects" and one.changed]
 
     more = counts(objects=Count(150, 150, 150))
     before = opened(part("handler"))
@@ -178,12 +177,6 @@ def test_the_page_has_what_changed_under_load() -> None:
     assert "rps -3,000 slower" in page
 
 
-def test_growth_is_allowed_to_layers_and_not_to_parts() -> None:
-    before, after = opened(part("serialize", 20.0)), opened(part("serialize", 90.0))
-    pair = Pair("t", "GET /", "", before, after, (*changed(before, after).values(),))
-    assert [*offences(Comparison((pair,)), parsed("us:1%", "--fail"))] == []
-
-
 def tailed(us: float, p99: float | None) -> Result:
     return result(replace(layer("Auth", us), tails=Tails(2000, about(60.0), None if p99 is None else about(p99))))
 
@@ -204,7 +197,7 @@ def test_a_percentile_is_told_where_it_changed_and_the_typical_time_did_not() ->
 
     assert "p99_us 90.0 → 500.0 µs" in sentences(tailed(50.0, 90.0), tailed(50.0, 500.0))
     assert "p99_us" not in sentences(tailed(50.0, 90.0), tailed(300.0, 500.0))
-    same = told([*changed(tailed(50.0, 90.0), tailed(50.0, 91.0)).values()])
+    same = without_implied([*changed(tailed(50.0, 90.0), tailed(50.0, 91.0)).values()])
     assert not any(one.quantity == "p99_us" for one in same)
 
 

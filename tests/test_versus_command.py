@@ -10,11 +10,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_mwbudget.__main__ import main
-from pytest_mwbudget.comparison.pairs import Change, Changes, RowKey, Unknown
+from pytest_mwbudget.comparison.allowed import parsed
+from pytest_mwbudget.comparison.outcome import Comparison, RequestChanges
+from pytest_mwbudget.model.changes import Change, ChangeWord, word_for
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.request_keys import RequestKey
 from pytest_mwbudget.report.versus import Versus, markdown, terminal, told
@@ -132,6 +135,7 @@ def test_modules_from_elsewhere_are_an_error(project: Project, versus: Run) -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--fail", ""], "--fail='' has the part ''; write QUANTITY:GROWTH"),
         (["--fail", "us"], "--fail='us' has the part 'us'; write QUANTITY:GROWTH"),
         (["--max-time", "soon"], "--max-time is 'soon'"),
         (["--app-a", "a:b"], "--app-a is compared with nothing; give --app-b too"),
@@ -202,11 +206,29 @@ def test_workers_of_xdist_measure_their_own_side(project: Project, versus: Run) 
 # ---- the report ------------------------------------------------------------------------------------------------------
 
 
-def change(
-    low: float, high: float, before: float | None = 100.0, after: float | None = 105.0, **more: object
-) -> Change:
-    estimate = (low + high) / 2
-    return Change(RowKey(KEY, "Work"), more.pop("quantity", "us"), before, after, Estimate(estimate, low, high), **more)  # type: ignore[arg-type]
+def exactly(value: float) -> Estimate:
+    return Estimate(value, value, value)
+
+
+def change(low: float, high: float, before: float = 100.0, after: float = 105.0, **more: Any) -> Change:
+    """Return a change; up to 5.0 it is the same if it is one of a time."""
+    quantity = more.pop("quantity", "us")
+    by = Estimate((low + high) / 2, low, high)
+    word = word_for(quantity, by, 5.0 if quantity == "us" else 0.0)
+    return Change(more.pop("row", "Work"), quantity, word, exactly(before), exactly(after), by, **more)
+
+
+def one_sided(word: ChangeWord, value: float, quantity: str = "us", row: str = "Work") -> Change:
+    before, after = (exactly(value) if word == side else None for side in ("gone", "new"))
+    return Change(row, quantity, word, before, after)
+
+
+def compared(*changes: Change, **more: Any) -> Comparison:
+    """Return the comparison of one request."""
+    return Comparison([RequestChanges(KEY, changes)], **more)
+
+
+NOT_COUNTED = Change("Work", "bytecodes", "not measured", reason="it varies", verdict="undecided")
 
 
 @pytest.mark.parametrize(
@@ -215,17 +237,17 @@ def change(
         (change(4, 6), "slower by 5.00 µs (4.00 to 6.00, 5.0 %)"),
         (change(-6, -4), "faster by 5.00 µs (4.00 to 6.00, 5.0 %)"),
         (change(-1, 2), "same within 2.00 µs"),
-        (change(-10, 20), "undecided: between 10.0 µs faster and 20.0 µs slower"),
-        (change(-math.inf, math.inf), "undecided: too few pairs of processes"),
-        (change(4, 6, before=None), "new: 105.0 µs"),
-        (change(4, 6, after=None), "gone: 100.0 µs"),
+        (change(-10, 20), "unclear: between 10.0 µs faster and 20.0 µs slower"),
+        (change(-math.inf, math.inf), "unclear: too few pairs of processes"),
+        (one_sided("new", 105), "new: 105.0 µs"),
+        (one_sided("gone", 100), "gone: 100.0 µs"),
         (change(2, 2, quantity="tasks"), "2 more tasks"),
         (change(1, 2, quantity="objects"), "1 to 2 more objects"),
         (change(-3, -1, quantity="objects"), "1 to 3 fewer objects"),
-        (change(-1, 1, quantity="objects"), "undecided: between 1 fewer objects and 1 more objects"),
+        (change(-1, 1, quantity="objects"), "unclear: between 1 fewer objects and 1 more objects"),
         (change(0, 0, quantity="objects"), "same"),
         (change(1024, 2048, quantity="bytes"), "1.0 KiB to 2.0 KiB more"),
-        (change(1, 1, before=None, quantity="retained"), "new: 105"),
+        (one_sided("new", 105, "retained"), "new: 105"),
     ],
 )
 def test_changes_in_words(one: Change, text: str) -> None:
@@ -234,13 +256,14 @@ def test_changes_in_words(one: Change, text: str) -> None:
 
 def test_with_many_requests_only_changes_are_shown() -> None:
     keys = [RequestKey("t", f"GET /{number}") for number in range(9)]
-    times = [Change(RowKey(key, "Work"), "us", 100.0, 100.0, Estimate(0, -1, 1)) for key in keys]
-    times[3] = Change(RowKey(keys[3], "Work"), "us", 100.0, 120.0, Estimate(20, 19, 21), 5.0, "fail")
-    shown = [line.text for line in terminal(Versus(["heading"], Changes(times), ["a remark"]), 80)]
+    times = [change(-1, 1)] * 9
+    times[3] = change(19, 21, most=5.0, verdict="fail")
+    comparison = Comparison([RequestChanges(key, [time]) for key, time in zip(keys, times, strict=True)])
+    shown = [line.text for line in terminal(Versus(["heading"], comparison, ["a remark"]), 80)]
     assert shown[0] == "heading"
     assert [line for line in shown if line.startswith("GET /")] == ["GET /3, t"]
     assert "fail: Work in GET /3: slower by 20.0 µs (19.0 to 21.0, 20.0 %); --fail allows 5.00 µs more" in shown
-    assert "of 9 times, 1 slower, 8 the same" in shown
+    assert "of 9 times, 1 slower, 8 same" in shown
     assert shown[-1] == "note: a remark"
 
 
@@ -249,44 +272,51 @@ def test_counts_have_a_line_for_each_row() -> None:
         change(2, 2, 1, 3, quantity="tasks"),
         change(1, 2, 10, 12, quantity="objects", verdict="fail", most=0),
     )
-    new = Change(RowKey(KEY, "New"), "objects", None, 7, Estimate(7, 7, 7))
-    lines = {line.text: line.style for line in terminal(Versus([], Changes([], [exact, ranged, new])), 99)}
+    new, nothing = one_sided("new", 7, "objects", "New"), one_sided("new", 0, "tasks", "New")
+    lines = {line.text: line.style for line in terminal(Versus([], compared(exact, ranged, new, nothing)), 99)}
     assert lines["Work: tasks 1 → 3, objects 10 → 12 (1 to 2 more objects)"] == "red"
     assert "New: objects 7 (new)" in lines
 
 
+def test_times_beside_the_self_time_are_named() -> None:
+    busy = change(19, 21, quantity="busy_us", most=5.0, verdict="fail")
+    shown = [line.text for line in terminal(Versus([], compared(change(-1, 1), busy)), 80)]
+    assert [line.partition("  ")[0] for line in shown if line.startswith("Work")] == ["Work", "Work busy_us"]
+    assert any(line.startswith("fail: Work busy_us in GET /health: slower by 20.0 µs") for line in shown)
+    assert "| <code>Work busy_us</code> |" in markdown(Versus([], compared(busy)))
+
+
 def test_many_undecided_limits_are_counted() -> None:
     times = [change(-10, 20, most=5.0, verdict="undecided") for _ in range(8)]
-    shown = [line.text for line in terminal(Versus([], Changes(times)), 80)]
+    shown = [line.text for line in terminal(Versus([], compared(*times)), 80)]
     assert sum(line.startswith("undecided: Work") for line in shown) == 5
     assert "undecided: 3 more limits" in shown
     assert shown[-1].startswith("undecided: 8 limits are neither kept nor exceeded for certain; a longer --max-time ")
 
 
-def test_the_last_line_says_how_much_is_undecided() -> None:
+def test_the_last_line_says_how_much_is_unclear_or_undecided() -> None:
     times = [change(-10, 20), change(-10, 20), change(-1, 1)]
-    last = "undecided: 2 of 3 times; a longer --max-time decides more"
-    assert [line.text for line in terminal(Versus([], Changes(times), ["a remark"]), 80)][-1] == last
-    assert markdown(Versus([], Changes(times), ["a remark"])).endswith(f"- **{last}**\n")
-    assert Versus([], Changes(times), limited=True).ending() is None
-    unknown = Versus([], Changes(unknown=[Unknown(RowKey(KEY, "Work"), "bytecodes", "it varies")]), limited=True)
+    last = "unclear: 2 of 3 times; a longer --max-time tells more"
+    assert [line.text for line in terminal(Versus([], compared(*times), ["a remark"]), 80)][-1] == last
+    assert markdown(Versus([], compared(*times), ["a remark"])).endswith(f"- **{last}**\n")
+    assert Versus([], compared(*times, allowed=parsed("us:5%", "--fail"))).ending() is None
+    unknown = Versus([], compared(NOT_COUNTED, allowed=parsed("bytecodes:0", "--fail")))
     said = "undecided: 1 limit is neither kept nor exceeded for certain; see the reasons above"
     assert unknown.ending() == f"{said}; --undecided fail fails the run"
 
 
 def test_requests_of_one_side_and_limits_of_nothing_are_told() -> None:
     only = [RequestKey("t", f"GET /{number}") for number in range(7)]
-    found = Changes([change(-1, 1)], only_base=only[:1], only_head=only)
-    notes = [line.text for line in terminal(Versus([], found, limited=True), 80) if line.text.startswith("note:")]
+    comparison = compared(change(-1, 1), gone=only[:1], new=only, allowed=parsed("us:5%", "--fail"))
+    notes = [line.text for line in terminal(Versus([], comparison), 80) if line.text.startswith("note:")]
     assert notes[0] == "note: measured with base only: GET /0 (t)"
     assert notes[1].endswith("GET /4 (t) and 2 more")
     assert notes[2].startswith("note: no limit of --fail applies to a measured figure")
 
 
 def test_a_comment_has_the_rows_and_no_markup_of_names() -> None:
-    odd = Change(RowKey(KEY, "a|b`c"), "us", 100.0, 120.0, Estimate(20, 19, 21), 5.0, "fail")
-    new = Change(RowKey(KEY, "New"), "us", None, 12.0, Estimate(12, 11, 13))
-    text = markdown(Versus(["base: main *x*"], Changes([odd, new]), ["<b>"]))
+    odd = change(19, 21, after=120.0, row="a|b`c", most=5.0, verdict="fail")
+    text = markdown(Versus(["base: main *x*"], compared(odd, one_sided("new", 12.0, row="New")), ["<b>"]))
     assert "| row | base µs | HEAD µs | change |" in text
     assert "| <code>a&#124;b&#96;c</code> | 100.0 | 120.0 | **slower by 20.0 µs (19.0 to 21.0, 20.0 %)** |" in text
     assert "| <code>New</code> | - | 12.0 | new: 12.0 µs |" in text
@@ -295,11 +325,22 @@ def test_a_comment_has_the_rows_and_no_markup_of_names() -> None:
 
 
 def test_a_limit_of_what_is_not_counted_is_undecided() -> None:
-    unknown = [Unknown(RowKey(KEY, "Work"), "bytecodes", "it varies")] * 7
-    told_of = Versus([], Changes(unknown=unknown), limited=True)
-    sentences = [sentence for _, sentence in told_of.sentences()]
+    versus = Versus([], compared(*[NOT_COUNTED] * 7, allowed=parsed("bytecodes:0", "--fail")))
+    sentences = [sentence for _, sentence in versus.sentences()]
     assert sentences[0].startswith("undecided: ")
     assert "bytecodes not counted, so --fail cannot limit them: it varies" in sentences[0]
     assert "undecided: 2 more limits of what is not counted" in sentences
-    assert not told_of.certain
-    assert Versus([], Changes()).certain
+    assert sentences[-1] == "of 0 counts, none changed"
+    assert not versus.certain
+    assert Versus([], Comparison()).certain
+
+
+def test_a_limit_of_what_no_process_measured_is_undecided() -> None:
+    versus = Versus(
+        [], compared(change(-1, 1, most=5.0, verdict="pass"), allowed=parsed("us:5us,us_per_message:5%", "--fail"))
+    )
+    assert ("undecided", "undecided: us_per_message: no figure was measured that --fail could limit") in [
+        *versus.sentences()
+    ]
+    assert not versus.certain
+    assert versus.ending() is not None

@@ -11,7 +11,6 @@ import pytest
 
 from pytest_mwbudget.analysis.paired import FEWEST_PAIRS
 from pytest_mwbudget.comparison.allowed import parsed
-from pytest_mwbudget.comparison.pairs import Process
 from pytest_mwbudget.errors import VersusError
 from pytest_mwbudget.versus.commands import TimeOverError
 from pytest_mwbudget.versus.comparing import PAIRS_OF_COUNTS, TIME_S, Comparing
@@ -19,7 +18,7 @@ from pytest_mwbudget.versus.order import Statement
 from pytest_mwbudget.versus.processes import Ran, Side
 
 from .canned import but
-from .test_pairs import KEY, result
+from .test_pairs import process, result
 
 pytestmark = pytest.mark.once
 
@@ -48,13 +47,13 @@ class World:
         us = (100.0 if side is BASE else self.after) + self.noise(len(self.ran))
         self.ran.append((side.name, time_s, seed))
         measured = result({"Work": us}) if time_s else but(result({"Work": us}), books=None)
-        return Ran(Process({KEY: measured}, {KEY: 2000.0}), self.told[side.name], "output")
+        return Ran(process(measured), self.told[side.name], "output")
 
-    def comparing(self, limits: str = "", end_s: float = 1000.0, **more: Any) -> Comparing:
+    def comparing(self, limits: str | None = None, end_s: float = 1000.0, **more: Any) -> Comparing:
         self.lines: list[str] = []
         self.checked: list[str] = []
         self.laid: list[Statement] = []
-        allowed = parsed(limits, "--fail") if limits else {}
+        allowed = parsed(limits, "--fail")
         return Comparing(
             BASE,
             HEAD,
@@ -74,7 +73,7 @@ def noisy(number: int) -> float:
 
 def test_sides_take_turns_and_pairs_share_a_seed() -> None:
     world = World(noise=noisy)
-    world.comparing(end_s=17.0).changes()
+    world.comparing(end_s=17.0).comparison()
     assert [name for name, _, _ in world.ran] == ["HEAD", "base", "base", "HEAD"] * 2
     assert [seed for _, _, seed in world.ran] == [0, 0, 1, 1, 2, 2, 3, 3]
     assert {time_s for _, time_s, _ in world.ran} == {TIME_S}
@@ -82,15 +81,15 @@ def test_sides_take_turns_and_pairs_share_a_seed() -> None:
 
 def test_it_ends_when_all_is_known() -> None:
     world = World(after=110.0)
-    found = world.comparing("us:5%").changes()
+    found = world.comparing("us:5%").comparison()
     assert len(world.ran) == 2 * FEWEST_PAIRS
     assert not found.open
-    assert [one.verdict for one in found.times if one.row.name == "Work"] == ["fail"]
+    assert [change.row for _, change in found.judged("fail")] == ["Work"]
 
 
 def test_counts_need_few_pairs_and_no_time() -> None:
     world = World()
-    world.comparing("objects:0").changes()
+    world.comparing("objects:0").comparison()
     assert len(world.ran) == 2 * PAIRS_OF_COUNTS
     assert {time_s for _, time_s, _ in world.ran} == {0.0}
 
@@ -98,7 +97,7 @@ def test_counts_need_few_pairs_and_no_time() -> None:
 def test_no_pair_is_begun_that_would_not_end_in_time() -> None:
     world = World(noise=noisy)
     comparing = world.comparing(end_s=60.0)
-    found = comparing.changes()
+    found = comparing.comparison()
     assert found.open
     assert 50.0 < world.now_s <= 60.0
     assert comparing.seconds == world.now_s
@@ -106,38 +105,38 @@ def test_no_pair_is_begun_that_would_not_end_in_time() -> None:
 
 def test_the_first_pair_is_made_in_any_case() -> None:
     world = World()
-    found = world.comparing(end_s=1.0).changes()
+    found = world.comparing(end_s=1.0).comparison()
     assert len(world.ran) == 2
-    assert {one.word for one in found.times} == {"undecided"}
+    assert {change.word for _, change in found.changes if not change.traits.counted} == {"unclear"}
 
 
 def test_a_process_that_hangs_ends_the_comparison() -> None:
     world = World(noise=noisy)
     world.stop, world.stop_at = TimeOverError(), 7
     comparing = world.comparing()
-    comparing.changes()
+    comparing.comparison()
     assert len(comparing.pairs) == 3
     world.stop_at = 0
     with pytest.raises(VersusError, match="before both sides had run once; raise --max-time"):
-        world.comparing().changes()
+        world.comparing().comparison()
 
 
 def test_after_an_interrupt_the_pairs_so_far_are_told() -> None:
     world = World(noise=noisy)
     world.stop, world.stop_at = KeyboardInterrupt(), 5
     comparing = world.comparing()
-    comparing.changes()
+    comparing.comparison()
     assert comparing.interrupted
     assert len(comparing.pairs) == 2
     world.ran.clear()
     world.stop_at = 0
     with pytest.raises(KeyboardInterrupt):
-        world.comparing().changes()
+        world.comparing().comparison()
 
 
 def test_tests_of_head_are_laid_over_before_the_base_runs_and_each_process_is_checked() -> None:
     world = World(after=150.0)
-    world.comparing().changes()
+    world.comparing().comparison()
     assert world.laid == [TOLD]
     assert len(world.checked) == len(world.ran)
 
@@ -145,22 +144,22 @@ def test_tests_of_head_are_laid_over_before_the_base_runs_and_each_process_is_ch
         raise VersusError("elsewhere")
 
     with pytest.raises(VersusError, match="elsewhere"):
-        world.comparing(check=refuse).changes()
+        world.comparing(check=refuse).comparison()
 
 
 def test_a_failing_test_of_head_ends_it_with_the_output() -> None:
     world = World()
     world.told["HEAD"] = Statement(failed={"t::a": "assert 1 == 2"})
     with pytest.raises(VersusError, match=r"tests fail with HEAD.*t::a; correct them first. .*--prepare\noutput"):
-        world.comparing().changes()
+        world.comparing().comparison()
 
 
 def test_head_without_a_request_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
-    ran = Ran(Process({}), TOLD, "output", ["t::a GET /: it answered 500"])
+    ran = Ran({}, TOLD, "output", ["t::a GET /: it answered 500"])
     monkeypatch.setattr(world, "run", lambda *arguments: ran)
     with pytest.raises(VersusError, match=r"measured no request; mark a test[\s\S]*it answered 500\noutput"):
-        world.comparing().changes()
+        world.comparing().comparison()
 
 
 def test_tests_of_one_side_are_named() -> None:
@@ -171,7 +170,7 @@ def test_tests_of_one_side_are_named() -> None:
         "HEAD": Statement(tests=["t::new", *many]),
     }
     comparing = world.comparing()
-    comparing.changes()
+    comparing.comparison()
     failed, base, head = comparing.remarks()
     assert "t::new (no such route)" in failed
     assert base == "run with base only: t::old"
@@ -185,17 +184,17 @@ def test_without_a_request_on_both_sides_nothing_is_compared() -> None:
         if side is HEAD:
             return world.run(side, time_s, seed, limit_s)
         world.now_s += 1
-        return Ran(Process({}), Statement(failed={"t::a": "no such route"}), "output")
+        return Ran({}, Statement(failed={"t::a": "no such route"}), "output")
 
     comparing = world.comparing(end_s=9.0)
     comparing.run = run
     with pytest.raises(VersusError, match=r"nothing was compared: t::a \(no such route\)"):
-        comparing.changes()
+        comparing.comparison()
 
 
 def test_requests_that_are_left_out_are_named() -> None:
     world = World(after=150.0)
     comparing = world.comparing()
-    comparing.changes()
+    comparing.comparison()
     comparing.ran["HEAD"] = replace(comparing.ran["HEAD"], left_out=["t::a GET /b: it answered 500"])
     assert comparing.remarks() == ["not measured with HEAD: t::a GET /b: it answered 500"]

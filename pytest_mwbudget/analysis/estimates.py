@@ -30,10 +30,10 @@ from ..model.stack import (
     parts_of,
 )
 from .calibration import OWN_NULLS, US_PER_NS, ProbeCosts, handovers, interleaved, interval
+from .growth import course, grow
 from .intervals import paces, spend
 from .samples import Samples, Split
 from .slowdown import NONE, Hops, Interruptions, slowdown, waited_ns
-from .trends import course, grow
 
 # The chance that any interval of a measurement misses its median, over all rows and all looks.
 ALPHA = 0.01

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from ..comparison.allowed import parsed
-from ..comparison.comparing import compare
 from ..comparison.merging import merged
+from ..comparison.two_runs import compare
 from ..config.table import SETTINGS
 from ..report.comparison import lines, markdown
 from ..session.artifacts import MARKDOWN, check_distinct, put
-from ..session.comparison import since_of
+from ..session.baseline import since_of
 from ..session.stored import files_in, located, stored_runs
 
 SAME, GROWN = 0, 1
@@ -24,7 +24,7 @@ def main(command_line: Mapping[str, Any]) -> int:
 
     Raises MwBudgetError for unusable arguments and files.
     """
-    allowed = {} if command_line["fail"] is None else parsed(command_line["fail"], f"--fail={command_line['fail']!r}")
+    allowed = parsed(command_line["fail"], "--fail")
     folder, sides = Path(str(SETTINGS["dir"].default)), []
     for side in ("before", "after"):
         path, name = located(command_line[side], folder, Path(), repr(command_line[side]))
@@ -35,8 +35,8 @@ def main(command_line: Mapping[str, Any]) -> int:
         check_distinct({repr(str(file)): file for path, _, _ in sides for file in files_in(path)} | {option: page})
         MARKDOWN.check(page, option)
     (_, name, before), (_, _, after) = sides
-    comparison = compare(merged(before), merged(after))
-    since = since_of(name, before, comparison, allowed)
+    comparison = compare(merged(before), merged(after), allowed)
+    since = since_of(name, before, comparison)
     if page is not None:
         put(page, markdown(comparison, since))
     for line in lines(comparison, since, shutil.get_terminal_size().columns):

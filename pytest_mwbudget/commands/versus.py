@@ -33,7 +33,7 @@ def main(command_line: Mapping[str, Any]) -> int:
 
     Raises SettingError for unusable arguments, and VersusError if the two sides cannot be compared.
     """
-    allowed = parsed(command_line["fail"], f"--fail={command_line['fail']!r}") if command_line["fail"] else {}
+    allowed = parsed(command_line["fail"], "--fail")
     end_s = perf_counter() + seconds(command_line["max_time"], "--max-time")
     comment = Path(command_line["markdown"]) if command_line["markdown"] else None
     if comment is not None:
@@ -76,9 +76,9 @@ def _apps(command_line: Mapping[str, Any], allowed: Allowed, end_s: float) -> tu
         for name, key in (("A", "app_a"), ("B", "app_b"))
     )
     comparing = Comparing(first, second, allowed, end_s, lambda side, ran: None, lambda statement: None, _progress)
-    changes = comparing.changes()
+    outcome = comparing.comparison()
     heading = [f"A: {command_line['app_a']}", f"B: {command_line['app_b']}", _effort(comparing)]
-    return Versus(heading, changes, comparing.remarks(), names=("A", "B"), limited=bool(allowed)), comparing.interrupted
+    return Versus(heading, outcome, comparing.remarks(), names=("A", "B")), comparing.interrupted
 
 
 # ---- two commits --------------------------------------------------------------------------------------------------
@@ -105,10 +105,10 @@ def _commits(command_line: Mapping[str, Any], allowed: Allowed, end_s: float) ->
             for name, place in (("base", both.base), ("HEAD", both.head))
         )
         comparing = Comparing(old, new, allowed, end_s, origin.check, origin.lay_over, _progress)
-        changes = comparing.changes()
+        outcome = comparing.comparison()
         statements = {name: ran.statement for name, ran in comparing.ran.items()}
         remarks = [*comparing.remarks(), *origin.remarks(statements), *repository.remarks(base)]
-    return Versus([*heading, _effort(comparing)], changes, remarks, limited=bool(allowed)), comparing.interrupted
+    return Versus([*heading, _effort(comparing)], outcome, remarks), comparing.interrupted
 
 
 def _from_here(argument: str, root: Path) -> str:

@@ -1,4 +1,4 @@
-"""What two runs of the same requests differ by: what a comparison allows, the changes, results of several files.
+"""What two runs or pairs of processes differ by, what growth is allowed, the history, results of several files.
 
 Pure. May import: `analysis`, `config`, `model`, `errors`.
 """

@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from ..config.checks import count, size
 from ..errors import SettingError, near_miss
-from ..model.estimate import Estimate, Microseconds
+from ..model.changes import Change
+from ..model.estimate import Microseconds
 from ..model.judged import Verdict
-from ..model.quantities import COUNTED, RECORDABLE, TRAITS, Quantity
+from ..model.quantities import COUNTED, RECORDABLE, TRAITS
+from ..model.stack import ENDPOINT, OUTSIDE, TOTAL
+from .figures import is_part
 
 # `total_us` is the time of the whole request, the other quantities are those of a layer.
-Compared: TypeAlias = Quantity | Literal["total_us"]
-LIMITABLE: tuple[Compared, ...] = (*RECORDABLE, "total_us")
+LIMITABLE: tuple[str, ...] = (*RECORDABLE, "total_us")
 # Times do not tell a smaller change from none, neither as a failure nor as a success (docs/decisions/0030).
 LEAST_US: Microseconds = 0.5
 EXAMPLE = "us:10%,bytecodes:0"
@@ -27,75 +29,93 @@ _PERCENT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*%")
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How much a quantity may grow: by `percent` of what it was, or by `amount` in its own unit.
+    """How much a quantity may grow: by `percent` of what it was, and by `least` in any case.
 
-    Exactly one of the two is set. The unit is microseconds for times, a number for counts. `said` is the amount as the
-    user wrote it. It is never less than `least`, in the same unit.
+    `least` is in microseconds for times, a number for counts. `written` is the growth in the user's words.
     """
 
-    said: str
-    percent: float | None = None
-    amount: float | None = None
-    least: float = 0.0
+    written: str
+    percent: float
+    least: float
 
     def most(self, before: float) -> float:
         """Return the largest growth that is allowed for a figure that was `before`."""
-        if self.amount is not None:
-            return max(self.least, self.amount)
-        assert self.percent is not None
         return max(self.least, before * self.percent / 100)
 
 
-Allowed: TypeAlias = Mapping[Compared, Growth]
+Allowed: TypeAlias = Mapping[str, Growth]
 
 
-def judge_growth(change: Estimate, most: float) -> Verdict:
-    """Judge a change with its interval by the largest growth that is allowed."""
-    return "fail" if change.low > most else "pass" if change.high <= most else "undecided"
+def limited_as(change: Change) -> str | None:
+    """Return the quantity as users limit its growth, None for the rows that nobody budgets."""
+    if change.row == TOTAL:
+        return "total_us" if change.quantity == "us" else None
+    return None if change.row in (OUTSIDE, ENDPOINT) or is_part(change.row) else change.quantity
 
 
-def parsed(text: str, where: str) -> Allowed:
+def judged(change: Change, allowed: Allowed) -> Change:
+    """Return a change with the largest growth that is allowed and the verdict, as it is if nothing limits it.
+
+    A row that is new has not grown; the total contains it.
+    """
+    growth = allowed.get(limited_as(change) or "")
+    if growth is None or change.word in ("new", "gone"):
+        return change
+    if change.change is None or change.before is None:
+        return replace(change, verdict="undecided")
+    most = growth.most(change.before.high)
+    verdict: Verdict = "fail" if change.change.low > most else "pass" if change.change.high <= most else "undecided"
+    return replace(change, most=most, verdict=verdict)
+
+
+def parsed(text: str | None, option: str) -> Allowed:
     """Read pairs of a quantity and its growth, separated by commas: `us:10%,total_us:20us,bytes:1 KiB,tasks:0`.
 
     A growth is a percentage, or an amount: microseconds for times (also with `us`, `µs`, `ms`), a whole number for
-    counts, a size for `bytes`. `where` is the option with its value, which begins the error message. Raises
+    counts, a size for `bytes`. Nothing is limited without a text. The `option` begins the error message. Raises
     SettingError if the text has an unknown quantity, the same quantity twice, or an amount that is not one.
     """
-    allowed: dict[Compared, Growth] = {}
-    for part in text.split(","):
+    allowed: dict[str, Growth] = {}
+    where = f"{option}={text!r}"
+    for part in () if text is None else text.split(","):
         name, colon, written = (piece.strip() for piece in part.partition(":"))
         if not (name and colon and written):
             raise SettingError(
                 f"{where} has the part {part.strip()!r}; write QUANTITY:GROWTH, several of them separated by commas,"
                 f" for example {EXAMPLE}. The quantities are: {', '.join(LIMITABLE)}"
             )
-        quantity = next((known for known in LIMITABLE if known == name), None)
-        if quantity is None:
+        if name not in LIMITABLE:
             raise SettingError(
                 f"{where} has the quantity {name!r}.{near_miss(name, LIMITABLE)} The quantities are:"
                 f" {', '.join(LIMITABLE)}"
             )
-        if quantity in allowed:
+        if name in allowed:
             raise SettingError(f"{where} has {name} twice; give each quantity once, for example {EXAMPLE}")
-        allowed[quantity] = _growth(quantity, written, f"{where}: {name}")
+        allowed[name] = _growth(name, written, f"{where}: {name}")
     return allowed
 
 
-def _growth(quantity: Compared, written: str, where: str) -> Growth:
-    percent, least = _PERCENT.fullmatch(written), 0.0 if quantity in COUNTED else LEAST_US
-    if percent is not None:
-        return Growth(written, percent=_finite(percent[1], written, where), least=least)
-    if quantity not in COUNTED:
-        time = _TIME.fullmatch(written)
-        if time is None:
-            raise SettingError(
-                f"{where} is {written!r}; give a percentage or microseconds, 0 or more, for example 10% or 5us"
-            )
-        us = _finite(time[1], written, where) * (1000 if (time[2] or "").lower() == "ms" else 1)
-        return Growth(written, amount=us, least=least)
+def _growth(quantity: str, written: str, where: str) -> Growth:
+    least = 0.0 if quantity in COUNTED else LEAST_US
+    if (percent := _PERCENT.fullmatch(written)) is not None:
+        return Growth(written, _finite(percent[1], written, where), least)
+    amount = _number(quantity, written, where) if quantity in COUNTED else _time(written, where)
+    return Growth(written, 0.0, max(least, amount))
+
+
+def _time(written: str, where: str) -> Microseconds:
+    time = _TIME.fullmatch(written)
+    if time is None:
+        raise SettingError(
+            f"{where} is {written!r}; give a percentage or microseconds, 0 or more, for example 10% or 5us"
+        )
+    return _finite(time[1], written, where) * (1000 if (time[2] or "").lower() == "ms" else 1)
+
+
+def _number(quantity: str, written: str, where: str) -> int:
     sized = TRAITS[quantity].format == "size"
     try:
-        return Growth(written, amount=size(written, where) if sized else count(written, where))
+        return size(written, where) if sized else count(written, where)
     except SettingError:
         example = "10% or 1 KiB" if sized else "10% or 0"
         raise SettingError(

@@ -17,13 +17,14 @@ class RowFigures:
     """The known figures of a row by quantity, with their intervals or ranges.
 
     `method` says how a layer was timed, `runs_task` whether it runs what is inside it in a task. `missing` is the
-    reason if the row has no figures.
+    reason if the row has no figures, `why` that of each count that is not known.
     """
 
     figures: Mapping[str, Estimate] = field(default_factory=dict)
     method: str | None = None
     runs_task: bool = False
     missing: str = "it was not measured"
+    why: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def in_threads(self) -> bool:
@@ -82,18 +83,19 @@ def is_part(key: str) -> bool:
 
 def figures_of(result: Result) -> RequestFigures:
     """Return the figures of a result."""
-    rows = {row.key: _row(row) for row in result.rows(parts=True)}
+    rows = {row.key: _row(row, result.uncounted) for row in result.rows(parts=True)}
     load = UnderLoad.of(result.load) if result.load else None
     return RequestFigures(rows, result.slowdown, result.reference_ns, load)
 
 
-def _row(row: ResultRow) -> RowFigures:
+def _row(row: ResultRow, uncounted: Mapping[str, str]) -> RowFigures:
     figures = row.estimates | {
         name: Estimate(count.count, count.low, count.high) for name, count in row.counted.items()
     }
     if row.load is not None and row.load.method != "bypass":
         figures.pop(RPS_SHARE, None)  # a share of the split is a rough one
-    return RowFigures(figures, row.method, row.layer.runs_task, _missing(row))
+    why = {**uncounted, **(row.counts.why if row.counts else {})}
+    return RowFigures(figures, row.method, row.layer.runs_task, _missing(row), why)
 
 
 def _missing(report: ResultRow) -> str:

@@ -11,8 +11,9 @@ from ..model.quantities import COMPARED
 from ..model.request_keys import RequestKey, keyed
 from ..model.results import Result
 from ..model.runs import Run
-from .changes import Comparable, change_of, comparable, other_load
 from .figures import RequestFigures, figures_of
+from .surroundings import Comparable, comparable
+from .two_runs import change_of, other_load
 
 # The most runs that are looked at, the newest ones.
 MOST_RUNS = 100

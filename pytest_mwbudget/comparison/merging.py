@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ..model.request_keys import RequestKey, keyed
 from ..model.results import Result
 from ..model.runs import Run
-from .changes import minor
+from .surroundings import minor
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from ..model.changes import BETTER, WORSE
 from ..model.estimate import Estimate
 from ..model.quantities import TRAITS, UNDER_LOAD, Traits
 from ..model.runs import Run
-from .changes import cell
+from .change_text import cell
 from .text import formatted
 
 # A chart covers at least this share of the largest figure, so that noise does not fill it.

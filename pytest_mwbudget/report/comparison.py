@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from ..comparison.allowed import Compared
-from ..comparison.comparing import Comparison, Offence, Pair
+from ..comparison.allowed import limited_as
+from ..comparison.outcome import Comparison, RequestChanges
 from ..errors import tagged
-from ..model.changes import BETTER, CHANGE_WORDS, WORSE, Change, Since
+from ..model.changes import BETTER, WORSE, Change, Since
+from ..model.request_keys import RequestKey
 from ..model.results import Result
-from .changes import about, named, of_rows, sentence, share, signed, span, told
+from .change_text import MOST_NAMES, about, of_rows, sentence, share, signed, span, summed, without_implied
 from .markdown import code, heads, plain, row_of
 from .terminal import MAX_WIDTH, MIN_NAME, Line
-from .text import distinct, figure, printable, wrapped
+from .text import distinct, figure, listed, printable, wrapped
 
 STYLES = {**dict.fromkeys(WORSE, "red"), **dict.fromkeys(BETTER, "green")}
 SHARE = "%"
 COLUMNS = ("before µs", "after µs", "change", SHARE, "interval")
 
 
-def grown_sentence(offence: Offence) -> str:
-    """Say which figure grew by more than is allowed."""
-    request = f"{offence.pair.nodeid} {offence.pair.request}"
-    allowed = f"allowed: {offence.quantity}:{offence.growth.said}"
-    return tagged(f"{request}: {sentence(offence.change)}; {allowed}", "grown")
+def grown_sentences(comparison: Comparison) -> Iterator[str]:
+    """Say which figures grew by more than is allowed."""
+    for key, change in comparison.judged("fail"):
+        quantity = limited_as(change) or change.quantity
+        allowed = f"allowed: {quantity}:{comparison.allowed[quantity].written}"
+        yield tagged(f"{' '.join(key)}: {sentence(change)}; {allowed}", "grown")
 
 
-def unjudged_sentence(quantity: Compared, reason: str, number: int) -> str:
+def unjudged_sentences(comparison: Comparison) -> Iterator[str]:
     """Say how many figures of a quantity could not be judged, and why."""
-    rows = "1 figure of " if number == 1 else f"{number} figures of " if number else ""
-    return tagged(f"{rows}{quantity} could not be judged by what is allowed: {reason}", "not-comparable")
-
-
-def summed(changes: Iterable[Change]) -> str:
-    """Return how many figures changed in which way: `1 slower, 2 more, 60 same`."""
-    counted = Counter(change.word for change in changes)
-    return ", ".join(f"{counted[word]} {word}" for word in CHANGE_WORDS if counted[word]) or "nothing to compare"
+    for (quantity, reason), number in comparison.unjudged().items():
+        rows = "1 figure of " if number == 1 else f"{number} figures of " if number else ""
+        yield tagged(f"{rows}{quantity} could not be judged by what is allowed: {reason}", "not-comparable")
 
 
 def reasons(changes: Iterable[Change]) -> Iterator[str]:
@@ -47,7 +43,7 @@ def reasons(changes: Iterable[Change]) -> Iterator[str]:
             rows = by_reason.setdefault(f"{change.word}: {change.reason}", {})
             rows.setdefault(change.quantity, []).append(change.row)
     for reason, quantities in by_reason.items():
-        parts = [f"{quantity} of {named(rows)}" for quantity, rows in quantities.items()]
+        parts = [f"{quantity} of {listed(rows, MOST_NAMES)}" for quantity, rows in quantities.items()]
         yield f"{', '.join(parts)}: {reason}"
 
 
@@ -58,9 +54,9 @@ def lines(comparison: Comparison, since: Since, width: int) -> Iterator[Line]:
     """Lay out a comparison: what was compared, the changes of each request, and what grew by too much."""
     width = min(width, MAX_WIDTH) - 1
     yield from (Line(text) for message in about(since) for text in wrapped(message, width))
-    for pair in comparison.pairs:
+    for request in comparison.requests:
         yield Line("")
-        yield from _pair(pair, width)
+        yield from _request(request, width)
     if since.grown or since.unjudged:
         yield Line("")
     yield from verdict(since, width)
@@ -85,9 +81,9 @@ def verdict(since: Since, width: int) -> Iterator[Line]:
     yield from (Line(text, "yellow") for message in since.unjudged for text in wrapped(message, width))
 
 
-def _pair(pair: Pair, width: int) -> Iterator[Line]:
-    changes = told(pair.changes)
-    yield Line(printable(f"{pair.nodeid} {pair.request}: {summed(changes)}"), "bold")
+def _request(request: RequestChanges, width: int) -> Iterator[Line]:
+    changes = without_implied(request.changes)
+    yield Line(printable(f"{' '.join(request.key)}: {summed(changes)}"), "bold")
     times = [change for change in changes if change.quantity == "us" and change.reason is None]
     if times:
         yield from _times(times, width)
@@ -131,14 +127,14 @@ def markdown(comparison: Comparison, since: Since, limit: int = MAX_COMMENT) -> 
 
     The text has at most `limit` bytes: if not all requests fit, the last ones are left out and a sentence says so.
     """
-    pairs = [(pair, told(pair.changes)) for pair in comparison.pairs]
-    head = [f"## mw-budget: {summed(change for _, changes in pairs for change in changes)}"]
+    requests = [(key, without_implied(changes)) for key, changes in comparison.requests]
+    head = [f"## mw-budget: {summed(change for _, changes in requests for change in changes)}"]
     head += ["\n".join(f"- {plain(message)}" for message in (*since.grown, *since.unjudged, *about(since)))]
-    changed = [(pair, changes) for pair, changes in pairs if any(change.changed for change in changes)]
-    same = [pair for pair in comparison.pairs if all(pair is not other for other, _ in changed)]
-    sections = ["\n".join(_section(pair, changes)) for pair, changes in changed]
+    changed = [(key, changes) for key, changes in requests if any(change.changed for change in changes)]
+    same = [key for key, changes in requests if not any(change.changed for change in changes)]
+    sections = ["\n".join(_section(key, changes)) for key, changes in changed]
     if same:
-        items = "\n".join(f"- {code(pair.nodeid)} {code(pair.request)}" for pair in same)
+        items = "\n".join(f"- {code(key.nodeid)} {code(key.request)}" for key in same)
         were = "1 request" if len(same) == 1 else f"{len(same)} requests"
         sections.append(f"<details><summary>{were} without a certain change</summary>\n\n{items}\n\n</details>")
     kept: list[str] = []
@@ -155,8 +151,8 @@ def _left_out(sections: int) -> str:
     return f"{sections} more sections are left out: there is no room here. `mwbudget compare` prints them all."
 
 
-def _section(pair: Pair, changes: Sequence[Change]) -> Iterator[str]:
-    yield f"### {code(pair.nodeid)} {code(pair.request)}: {summed(changes)}"
+def _section(key: RequestKey, changes: Sequence[Change]) -> Iterator[str]:
+    yield f"### {code(key.nodeid)} {code(key.request)}: {summed(changes)}"
     yield ""
     times = [change for change in changes if change.quantity == "us" and change.reason is None]
     if times:

@@ -23,7 +23,7 @@ from ..model.quantities import UNDER_LOAD, Quantity, Traits
 from ..model.request_keys import keyed
 from ..model.results import Verdict
 from ..model.stack import ENDPOINT
-from .changes import about, cell, span
+from .change_text import about, cell, span
 from .charts import charts
 from .findings import ACCEPT
 from .json import compared, left_out, measured, surveyed

@@ -128,8 +128,9 @@ def left_out_to_json(nodeid: str, request: RequestLine, reason: str) -> dict[str
 
 
 def change_to_json(change: Change) -> dict[str, Any]:
-    """Convert the change of a figure to plain data."""
-    return cast("dict[str, Any]", encodable(asdict(change)))
+    """Convert the change of a figure to plain data, without the verdict on it."""
+    data = {key: value for key, value in asdict(change).items() if key not in ("most", "verdict")}
+    return cast("dict[str, Any]", encodable(data))
 
 
 def since_to_json(since: Since) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import explain_command
 from ..model.quantities import COUNTED, TAILS, Quantity, Traits
 from ..model.results import Profile, RequestLine, Verdict
-from .changes import about, cell, span
+from .change_text import about, cell, span
 from .findings import ACCEPT
 from .json import compared, left_out, measured, surveyed
 from .load import LoadView

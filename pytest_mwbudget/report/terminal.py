@@ -11,13 +11,13 @@ from ..model.estimate import Estimate
 from ..model.quantities import Traits
 from ..model.results import Advice, Profile, RequestLine, Result, Verdict, worst
 from ..model.stack import ENDPOINT
-from .changes import cell
+from .change_text import cell
 from .findings import ACCEPT, Finding, exceeded, missing
+from .growing import slope
 from .load import LoadRow, LoadView
 from .table import COUNTS, MESSAGES, SAVES, SPENT, TAIL_COLUMNS, US, Figure, Row
 from .tails import percentiles
 from .text import bound, distinct, figure, formatted, has_id, printable, shortened, wrapped
-from .trend import slope
 from .view import View, view
 
 # A name of pytest's terminal markup.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from itertools import islice
 
 from ..model.quantities import TRAITS, Format
 
@@ -79,6 +80,12 @@ def amount(quantity: str, value: float) -> str:
         return formatted(quantity, value)
     singular, plural = traits.unit
     return f"{value:.0f} {singular if value == 1 else plural}"
+
+
+def listed(names: Collection[str], most: int = 5) -> str:
+    """Return the first names, and the number of the others."""
+    more = len(names) - most
+    return ", ".join(islice(names, most)) + (f" and {more} more" if more > 0 else "")
 
 
 def escaped(text: str) -> str:

@@ -6,18 +6,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from ..comparison.pairs import Change, Changes, RowKey
+from ..comparison.outcome import Comparison
+from ..model.changes import CERTAIN, Change, within
+from ..model.estimate import Estimate
 from ..model.judged import Verdict
-from ..model.quantities import TRAITS
 from ..model.request_keys import RequestKey
+from .change_text import summed
 from .markdown import code, heads, plain, row_of
 from .terminal import Line, Style
-from .text import distinct, figure, formatted, printable, shortened, wrapped
+from .text import distinct, figure, formatted, listed, printable, shortened, wrapped
 
 # With more requests only the rows are shown in which something changed or a limit is not kept.
 FEW_REQUESTS = 3
 NAME_WIDTH = 30
-# The most undecided limits that have a sentence each, and the most requests that a sentence names.
+# The most undecided limits that have a sentence each.
 MOST = 5
 STYLES: Mapping[Verdict | None, Style] = {"fail": "red", "undecided": "yellow"}
 
@@ -26,152 +28,170 @@ STYLES: Mapping[Verdict | None, Style] = {"fail": "red", "undecided": "yellow"}
 class Versus:
     """A finished comparison of two sides with these `names`.
 
-    `heading` says what was compared, `remarks` what the figures do not cover, and `limited` whether there are limits.
+    `heading` says what was compared, and `remarks` what the figures do not cover.
     """
 
     heading: Sequence[str]
-    changes: Changes
+    comparison: Comparison
     remarks: Sequence[str] = ()
     names: tuple[str, str] = ("base", "HEAD")
-    limited: bool = False
 
     @property
-    def failures(self) -> list[Change]:
+    def times(self) -> list[Change]:
+        """The changes of times."""
+        return [change for _, change in self.comparison.changes if not change.traits.counted]
+
+    @property
+    def counts(self) -> list[Change]:
+        """The changes of counts."""
+        return [change for _, change in self.comparison.changes if change.traits.counted and change.reason is None]
+
+    @property
+    def failures(self) -> list[tuple[RequestKey, Change]]:
         """The changes that are larger than allowed."""
-        return [change for change in self.changes.all if change.verdict == "fail"]
+        return self.comparison.judged("fail")
+
+    @property
+    def undecided(self) -> list[tuple[RequestKey, Change]]:
+        """The changes of which it is not known whether they are allowed."""
+        return [(key, change) for key, change in self.comparison.judged("undecided") if change.reason is None]
+
+    @property
+    def unknown(self) -> list[tuple[RequestKey, Change]]:
+        """The figures that are limited and were not measured on both sides."""
+        return [(key, change) for key, change in self.comparison.judged("undecided") if change.reason is not None]
+
+    @property
+    def unmeasured(self) -> list[str]:
+        """The quantities that are limited and of which there is no figure that has a limit."""
+        return [quantity for (quantity, _), number in self.comparison.unjudged().items() if not number]
 
     @property
     def certain(self) -> bool:
         """Whether every limit is certainly kept or broken."""
-        return not self.undecided and not self.changes.unknown
-
-    @property
-    def undecided(self) -> list[Change]:
-        """The changes of which it is not known whether they are allowed."""
-        return [change for change in self.changes.all if change.verdict == "undecided"]
+        return not self.comparison.judged("undecided") and not self.unmeasured
 
     def requests(self) -> Iterator[tuple[RequestKey, list[Change], list[Change]]]:
         """Yield each request with the changes to show: those of times, then those of counts."""
-        keys = list(dict.fromkeys(change.row.request for change in self.changes.all))
-        for key in keys:
-            times = [change for change in self.changes.times if change.row.request == key]
-            counts = [change for change in self.changes.counts if change.row.request == key and _changed(change)]
-            yield key, times if len(keys) <= FEW_REQUESTS else [change for change in times if _changed(change)], counts
+        few = len(self.comparison.requests) <= FEW_REQUESTS
+        for key, changes in self.comparison.requests:
+            times = [change for change in changes if not change.traits.counted and (few or _changed(change))]
+            yield key, times, [change for change in changes if change.traits.counted and _changed(change)]
 
     def sentences(self) -> Iterator[tuple[Verdict | None, str]]:
         """Say which limits are broken or undecided, each with the verdict, and how many rows changed."""
-        for change in (*self.failures, *self.undecided[:MOST]):
+        for key, change in (*self.failures, *self.undecided[:MOST]):
             assert change.most is not None
-            text = told(change).removeprefix("undecided: ")
+            text = told(change).removeprefix("unclear: ")
             allowed = f"--fail allows {_number(change, change.most)} more"
-            yield change.verdict, f"{change.verdict}: {_row(change.row)}: {text}; {allowed}"
+            yield change.verdict, f"{change.verdict}: {_name(change)} in {key.request}: {text}; {allowed}"
         if len(self.undecided) > MOST:
             yield "undecided", f"undecided: {len(self.undecided) - MOST} more limits"
-        for unknown in self.changes.unknown[:MOST]:
-            why = f"{unknown.quantity} not counted, so --fail cannot limit them: {unknown.why}"
-            yield "undecided", f"undecided: {_row(unknown.row)}: {why}"
-        if len(self.changes.unknown) > MOST:
-            yield "undecided", f"undecided: {len(self.changes.unknown) - MOST} more limits of what is not counted"
-        words = [change.word for change in self.changes.times]
-        if words:
-            names = (("more", "slower"), ("less", "faster"), ("same", "the same"), ("undecided", "undecided"))
-            counted = [f"{words.count(word)} {name}" for word, name in names if word in words]
-            yield None, f"of {len(words)} times, {', '.join(counted)}"
-        changed = sum(_changed(count) for count in self.changes.counts)
-        yield None, f"of {len(self.changes.counts)} counts, {changed or 'none'} changed"
+        for key, change in self.unknown[:MOST]:
+            why = f"{change.quantity} not counted, so --fail cannot limit them: {change.reason}"
+            yield "undecided", f"undecided: {change.row} in {key.request}: {why}"
+        if len(self.unknown) > MOST:
+            yield "undecided", f"undecided: {len(self.unknown) - MOST} more limits of what is not counted"
+        for quantity in self.unmeasured:
+            yield "undecided", f"undecided: {quantity}: no figure was measured that --fail could limit"
+        if self.times:
+            yield None, f"of {len(self.times)} times, {summed(self.times)}"
+        changed = sum(_changed(count) for count in self.counts)
+        yield None, f"of {len(self.counts)} counts, {changed or 'none'} changed"
 
     def one_sided(self) -> Iterator[str]:
         """Say which requests only one side has, and that no limit is of anything that was measured."""
-        for name, keys in zip(self.names, (self.changes.only_base, self.changes.only_head), strict=True):
+        for name, keys in zip(self.names, (self.comparison.gone, self.comparison.new), strict=True):
             if keys:
-                requests = [f"{key.request} ({key.nodeid})" for key in keys[:MOST]]
-                more = f" and {len(keys) - MOST} more" if len(keys) > MOST else ""
-                yield f"measured with {name} only: {', '.join(requests)}{more}"
-        if self.limited and not any(change.verdict for change in self.changes.all):
+                requests = [f"{key.request} ({key.nodeid})" for key in keys]
+                yield f"measured with {name} only: {listed(requests)}"
+        if self.comparison.allowed and all(change.most is None for _, change in self.comparison.changes):
             yield "no limit of --fail applies to a measured figure; limits apply to layers, total_us to requests"
 
     def ending(self) -> str | None:
         """Say how much is undecided, and what decides it; None if nothing is."""
-        limits = len(self.undecided) + len(self.changes.unknown)
+        limits = len(self.comparison.judged("undecided")) + len(self.unmeasured)
         if limits:
             are = "1 limit is" if limits == 1 else f"{limits} limits are"
             decides = "a longer --max-time decides more" if self.undecided else "see the reasons above"
             return f"undecided: {are} neither kept nor exceeded for certain; {decides}; --undecided fail fails the run"
-        times = sum(change.word == "undecided" for change in self.changes.times)
-        if times and not self.limited:
-            return f"undecided: {times} of {len(self.changes.times)} times; a longer --max-time decides more"
+        times = sum(change.word == "unclear" for change in self.times)
+        if times and not self.comparison.allowed:
+            return f"unclear: {times} of {len(self.times)} times; a longer --max-time tells more"
         return None
 
 
 def told(change: Change) -> str:
     """Say in words what changed."""
-    word, by = change.word, change.by
-    if word in ("new", "gone"):
-        value = change.after if change.before is None else change.before
-        assert value is not None
-        return f"{word}: {_number(change, value)}"
-    if not change.timed:
-        return _told_count(change)
-    if word in ("more", "less"):
-        ends = (by.low, by.high) if word == "more" else (-by.high, -by.low)
-        share = f", {100 * abs(by.estimate) / change.before:.1f} %" if change.before and change.before > 1 else ""
-        name = "slower" if word == "more" else "faster"
-        return f"{name} by {figure(abs(by.estimate))} µs ({figure(ends[0])} to {figure(ends[1])}{share})"
-    if word == "same":
-        return f"same within {figure(change.within)} µs"
+    by = change.change
+    if by is None or change.before is None:
+        return f"{change.word}: {_number(change, *_ends(change))}"
+    if change.traits.counted:
+        return _told_count(change, by)
+    if change.word in CERTAIN:
+        ends = (by.low, by.high) if by.low > 0 else (-by.high, -by.low)
+        before_us = change.before.estimate
+        share = f", {100 * abs(by.estimate) / before_us:.1f} %" if before_us > 1 else ""
+        return f"{change.word} by {figure(abs(by.estimate))} µs ({figure(ends[0])} to {figure(ends[1])}{share})"
+    if change.word == "same":
+        return f"same within {figure(within(by))} µs"
     if not by.bounded:
-        return "undecided: too few pairs of processes"
-    return f"undecided: between {figure(-by.low)} µs faster and {figure(by.high)} µs slower"
+        return "unclear: too few pairs of processes"
+    return f"unclear: between {figure(-by.low)} µs faster and {figure(by.high)} µs slower"
 
 
-def _told_count(change: Change) -> str:
-    low, high = change.by.low, change.by.high
-    if change.word == "undecided":
-        return f"undecided: between {_more(change, -low, -low, less=True)} and {_more(change, high, high)}"
+def _told_count(change: Change, by: Estimate) -> str:
+    low, high = by.low, by.high
+    if change.word == "unclear":
+        return f"unclear: between {_more(change, -low, -low, less=True)} and {_more(change, high, high)}"
     if change.word == "same":
         return "same"
-    return _more(change, *sorted((abs(low), abs(high))), less=change.word == "less")
+    return _more(change, *sorted((abs(low), abs(high))), less=change.word == "fewer")
 
 
 def _more(change: Change, least: float, most: float, *, less: bool = False) -> str:
     """Say how many more there are: `40 to 41 more objects`."""
     span = " to ".join(dict.fromkeys(_number(change, end) for end in (least, most)))
-    if TRAITS[change.quantity].format == "size":
+    if change.traits.format == "size":
         return f"{span} {'less' if less else 'more'}"
     return f"{span} {'fewer' if less else 'more'} {change.quantity}"
 
 
 def _changed(change: Change) -> bool:
     """Whether a change is worth a line."""
-    if change.verdict in ("fail", "undecided") or change.word in ("more", "less"):
-        return True
-    return change.word in ("new", "gone") and (change.timed or change.by.high > 0 or change.by.low < 0)
+    if change.word in ("new", "gone"):
+        return not change.traits.counted or any(end.high > 0 for end in (change.before, change.after) if end)
+    return change.reason is None and (change.verdict in ("fail", "undecided") or change.word in CERTAIN)
 
 
 def _number(change: Change, value: float) -> str:
     """Return a number; of times and sizes with its unit."""
-    if change.timed:
+    if not change.traits.counted:
         return f"{figure(value)} µs"
     return formatted(change.quantity, value)
 
 
 def _by_row(counts: Sequence[Change]) -> Iterator[tuple[str, list[Change]]]:
     for row, own in groupby(counts, lambda change: change.row):
-        yield row.name, list(own)
+        yield row, list(own)
 
 
 def _count(change: Change) -> str:
     """Say what a count was and is: `objects 61 → 101`, and the range of the change if it has one."""
-    if change.before is None or change.after is None:
-        value = change.after if change.before is None else change.before
-        assert value is not None
-        return f"{change.quantity} {_number(change, value)} ({change.word})"
-    ends = f"{change.quantity} {_number(change, change.before)} → {_number(change, change.after)}"
-    return ends if change.by.low == change.by.high else f"{ends} ({told(change)})"
+    ends = f"{change.quantity} {' → '.join(_number(change, end) for end in _ends(change))}"
+    if change.change is None:
+        return f"{ends} ({change.word})"
+    return ends if change.change.low == change.change.high else f"{ends} ({told(change)})"
 
 
-def _row(row: RowKey) -> str:
-    return f"{row.name} in {row.request.request}"
+def _name(change: Change) -> str:
+    """Return the row, and which of its times it is if that is not the self time."""
+    return change.row if change.traits.counted or change.quantity == "us" else f"{change.row} {change.quantity}"
+
+
+def _ends(change: Change) -> list[float]:
+    """Return what a figure was and is, as far as there is such a row."""
+    return [end.estimate for end in (change.before, change.after) if end is not None]
 
 
 def terminal(comparison: Versus, width: int) -> Iterator[Line]:
@@ -186,8 +206,8 @@ def terminal(comparison: Versus, width: int) -> Iterator[Line]:
         if times:
             titles = " ".join(f"{f'{name} µs':>9}" for name in comparison.names)
             yield Line(f"{'':{NAME_WIDTH}} {titles}  change")
-        for name, change in zip(distinct([time.row.name for time in times], NAME_WIDTH), times, strict=True):
-            cells = " ".join(f"{'-' if end is None else figure(end):>9}" for end in (change.before, change.after))
+        for name, change in zip(distinct([_name(time) for time in times], NAME_WIDTH), times, strict=True):
+            cells = " ".join(f"{figure(end.estimate) if end else '-':>9}" for end in (change.before, change.after))
             yield Line(f"{name:{NAME_WIDTH}} {cells}  {told(change)}", _style(change))
         for name, own in _by_row(counts):
             text = f"{name}: {', '.join(map(_count, own))}"
@@ -222,8 +242,8 @@ def markdown(comparison: Versus) -> str:
             before, after = comparison.names
             lines += heads("lrrl", "row", f"{before} µs", f"{after} µs", "change")
         for change in times:
-            cells = ["-" if end is None else figure(end) for end in (change.before, change.after)]
-            lines.append(row_of(code(change.row.name), *cells, _marked(change)))
+            cells = [figure(end.estimate) if end else "-" for end in (change.before, change.after)]
+            lines.append(row_of(code(_name(change)), *cells, _marked(change)))
         lines += ["", *(f"- {code(name)}: {', '.join(map(_count, own))}" for name, own in _by_row(counts))]
     lines += ["", *(f"- {plain(sentence)}" for _, sentence in comparison.sentences())]
     lines += [f"- note: {plain(remark)}" for remark in (*comparison.one_sided(), *comparison.remarks)]

@@ -15,12 +15,12 @@ from ..model.remedies import BudgetPlace
 from ..model.results import Advice, Effort, HotFunction, Profile, Result, Verdict
 from ..model.stack import ENDPOINT, Origin
 from .advice import advise
-from .changes import of_rows
+from .change_text import of_rows
 from .findings import Finding, exceeded, headline, missing, mostly_c, next_step, next_step_uncountable, undecided
+from .growing import growing
 from .load import LoadView, load_view
 from .table import Row, rows
 from .text import figure, has_id
-from .trend import growing
 
 # A row within its budget is no worse than a row without a budget.
 GRAVITY: Mapping[Verdict | None, int] = {"fail": 2, "undecided": 1, "pass": 0, None: 0}

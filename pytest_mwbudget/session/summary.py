@@ -18,7 +18,7 @@ from .provenance import provenance
 if TYPE_CHECKING:
     from ..comparison.history import HistoryRun
     from ..report.terminal import Line
-    from .comparison import Baseline
+    from .baseline import Baseline
     from .limits.update import Outcome
 
 # The outcomes that pytest itself reports; plugins that repeat tests have others.
@@ -43,7 +43,7 @@ def _baseline(config: pytest.Config) -> Baseline | None:
     """Return the run to compare with, None without one."""
     if config.getoption("mw_budget_compare") is None and config.getoption("mw_budget_compare_fail") is None:
         return None
-    from .comparison import configured_baseline
+    from .baseline import configured_baseline
 
     return configured_baseline(config)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..analysis.paired import FEWEST_PAIRS
 from ..comparison.allowed import Allowed
-from ..comparison.pairs import Changes, Pair, changes
+from ..comparison.outcome import Comparison
+from ..comparison.pairs import Pair, compare_pairs
 from ..errors import VersusError
 from ..interpreter.clocks import perf_counter
 from ..model.estimate import Seconds
 from ..model.quantities import COUNTED
+from ..report.text import listed
 from .commands import TimeOverError
 from .order import Statement
 from .processes import Ran, Side, run
@@ -24,8 +26,6 @@ PAIRS_OF_COUNTS = 3
 LOOK_FACTOR = 1.5
 # A pair is begun if there is time for one that takes this much longer than the longest so far.
 SLOWER = 1.1
-# The most tests or modules that a message names.
-MOST_NAMES = 5
 
 # Runs a side with a seed and a time limit.
 Run = Callable[[Side, Seconds, int, Seconds], Ran]
@@ -36,8 +36,8 @@ class Comparing:
     """The processes of a comparison.
 
     `check` is called with each side and what its process told, and raises VersusError if it measured something else.
-    `first` is called once, after the first process of HEAD. `told` takes a line on the progress. All of it ends before
-    `end_s` of the clock, unless the first pair takes longer than that.
+    `first` is called once, after the first process of HEAD. `progress` takes a line on what is known so far. All of it
+    ends before `end_s` of the clock, unless the first pair takes longer than that.
     """
 
     base: Side
@@ -46,7 +46,7 @@ class Comparing:
     end_s: Seconds
     check: Callable[[Side, Ran], None]
     first: Callable[[Statement], None]
-    told: Callable[[str], None]
+    progress: Callable[[str], None]
     run: Run = run
     clock: Callable[[], Seconds] = perf_counter
     pairs: list[Pair] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Comparing:
         """Whether times are measured: not if all limits are of counts."""
         return not self.allowed or not self.allowed.keys() <= {*COUNTED}
 
-    def changes(self) -> Changes:
+    def comparison(self) -> Comparison:
         """Run pairs, and return what they show. Raises VersusError if there is no pair."""
         look, next_look = 0, FEWEST_PAIRS if self.timed else PAIRS_OF_COUNTS
         try:
@@ -76,8 +76,8 @@ class Comparing:
                 if len(self.pairs) < next_look:
                     continue
                 look, next_look = look + 1, max(next_look + 1, int(next_look * LOOK_FACTOR))
-                so_far = changes(self.pairs, look, self.allowed)
-                self.told(self._progress(so_far))
+                so_far = compare_pairs(self.pairs, look, self.allowed)
+                self.progress(self._line(so_far))
                 if not so_far.open:
                     return self._compared(so_far)
         except TimeOverError:
@@ -91,14 +91,14 @@ class Comparing:
                 "the time was over before both sides had run once; raise --max-time, or name fewer tests after --",
                 message_id="versus-side",
             )
-        return self._compared(changes(self.pairs, look + 1, self.allowed, last=True))
+        return self._compared(compare_pairs(self.pairs, look + 1, self.allowed, last=True))
 
-    def _compared(self, final: Changes) -> Changes:
+    def _compared(self, final: Comparison) -> Comparison:
         """Return the changes. Raises VersusError if there are none to judge: such a gate would always be open."""
-        if any(final.all):
+        if any(changes for _, changes in final.requests):
             return final
         failed = self.ran[self.base.name].statement.failed
-        why = f": {named([f'{test} ({cause})' for test, cause in failed.items()])}" if failed else ""
+        why = f": {listed([f'{test} ({cause})' for test, cause in failed.items()])}" if failed else ""
         raise VersusError(
             f"no request was measured with {self.base.name} and with {self.head.name}, so nothing was compared{why}",
             message_id="versus-side",
@@ -125,26 +125,27 @@ class Comparing:
             self.first(ran.statement)
         self.check(side, ran)
 
-    def _progress(self, so_far: Changes) -> str:
+    def _line(self, so_far: Comparison) -> str:
         what = "limits undecided" if self.allowed else "rows not known well enough"
         left_s = max(0.0, self.end_s - self.clock())
-        return f"{len(self.pairs)} pairs, {len(so_far.open) + len(so_far.unknown)} {what}, {left_s:.0f} s left"
+        number = len(so_far.open) + sum(change.reason is not None for _, change in so_far.changes)
+        return f"{len(self.pairs)} pairs, {number} {what}, {left_s:.0f} s left"
 
     def remarks(self) -> list[str]:
         """Say which tests ran or failed on the base only, and on HEAD only."""
         base, head = (self.ran[side.name].statement for side in (self.base, self.head))
         remarks = [
-            f"not measured with {side.name}: {named(ran.left_out)}"
+            f"not measured with {side.name}: {listed(ran.left_out)}"
             for side in (self.base, self.head)
             if (ran := self.ran[side.name]).left_out
         ]
         if failed := [test for test in base.failed if test not in head.failed]:
             remarks.append(
-                f"failed with {self.base.name}, so not compared in full: {named(failed)} ({base.failed[failed[0]]})"
+                f"failed with {self.base.name}, so not compared in full: {listed(failed)} ({base.failed[failed[0]]})"
             )
         for own, other, name in ((base, head, self.base.name), (head, base, self.head.name)):
             if tests := [test for test in own.tests if test not in other.tests and test not in other.failed]:
-                remarks.append(f"run with {name} only: {named(tests)}")
+                remarks.append(f"run with {name} only: {listed(tests)}")
         return remarks
 
 
@@ -152,21 +153,15 @@ def _check_head(ran: Ran) -> None:
     head = ran.statement
     if head.failed:
         raise VersusError(
-            f"tests fail with HEAD, so its figures may be for another response: {named(list(head.failed))}; correct"
+            f"tests fail with HEAD, so its figures may be for another response: {listed(head.failed)}; correct"
             " them first. If they pass in your clone, they may need files that git ignores: make these with --prepare"
             f"\n{ran.output}",
             message_id="versus-side",
         )
-    if not ran.process.results:
+    if not ran.process:
         reasons = "".join(f"\n{reason}" for reason in ran.left_out)
         raise VersusError(
             "HEAD measured no request; mark a test with mw_budget, or give requests after --, for example"
             f" -- --mw-budget-app=myapp.main:app{reasons}\n{ran.output}",
             message_id="versus-side",
         )
-
-
-def named(names: Sequence[str]) -> str:
-    """Return the first names, and the number of the others."""
-    more = len(names) - MOST_NAMES
-    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -11,11 +11,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ..comparison.figures import figures_of
 from ..comparison.pairs import Process
 from ..errors import VersusError
 from ..model.estimate import Seconds
 from ..model.request_keys import keyed
-from ..report.json import from_json
+from ..report.json import measured
 from .commands import run_to_the_end
 from .order import ORDER, Order, Statement
 
@@ -76,25 +77,14 @@ def run(side: Side, time_s: Seconds, seed: int, limit_s: Seconds) -> Ran:
             document = json.loads(written.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             raise VersusError(f"pytest wrote no results for {side.name}:\n{output}", message_id="versus-side") from None
-    return Ran(_process(document), statement, output, [_left_out(request) for request in document["left_out"]])
+    process = {key: figures_of(result) for key, result in keyed(measured(document))}
+    return Ran(process, statement, output, [_left_out(request) for request in document["left_out"]])
 
 
 def _why_not(side: Side, status: int, output: str) -> str:
     reason = "found no test" if status == NO_TESTS else f"ended with exit status {status}"
     whose = " (both sides run the tests and conftest files of HEAD)" if side.name == "base" else ""
     return f"pytest {reason} for {side.name}{whose}; correct this, or the arguments for pytest after --:\n{output}"
-
-
-def _process(document: Mapping[str, Any]) -> Process:
-    data = document["measurements"]
-    results = [(measurement["nodeid"], from_json(measurement)) for measurement in data]
-    keys = [key for key, _ in keyed(results)]
-    speeds = {
-        key: measurement["reference_ns"]
-        for key, measurement in zip(keys, data, strict=True)
-        if measurement.get("reference_ns")
-    }
-    return Process({key: result for key, (_, result) in zip(keys, results, strict=True)}, speeds)
 
 
 def _left_out(data: Mapping[str, Any]) -> str:

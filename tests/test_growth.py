@@ -15,17 +15,17 @@ import pytest
 from starlette.middleware import Middleware
 
 import pytest_mwbudget.engine
-from pytest_mwbudget.analysis.trends import FEWEST_REQUESTS, Slope, course, grow, lasting, slope
+from pytest_mwbudget.analysis.growth import FEWEST_REQUESTS, Slope, course, grow, lasting, slope
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.model.results import LayerReport, Measurement
 from pytest_mwbudget.model.stack import Layer
 from pytest_mwbudget.model.trend import Trend
+from pytest_mwbudget.report.growing import growing
 from pytest_mwbudget.report.json import document, from_json, to_json
 from pytest_mwbudget.report.terminal import table
-from pytest_mwbudget.report.trend import growing
 from pytest_mwbudget.report.view import view
+from pytest_mwbudget.timing.many_requests import Served, served
 from pytest_mwbudget.timing.schedule import Schedule
-from pytest_mwbudget.timing.trend import Served, served
 
 from .apps import FAST, LEAN, Noop, hello, measured, needs
 from .readings import never, readings

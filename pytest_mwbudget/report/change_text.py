@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 
 from ..comparison.figures import is_part
-from ..model.changes import BETTER, WORSE, Change, Since
-from ..model.quantities import COMPARED, COUNTED, RECORDABLE, TRAITS, UNDER_LOAD
+from ..model.changes import CERTAIN, CHANGE_WORDS, Change, Since
+from ..model.quantities import COMPARED, COUNTED, RECORDABLE, UNDER_LOAD
 from ..model.stack import ENDPOINT, TOTAL
-from .text import formatted
+from .text import formatted, listed
 
 # The most names that a sentence has.
 MOST_NAMES = 3
@@ -23,14 +24,14 @@ def signed(change: Change, value: float) -> str:
 
 def _unit(change: Change) -> str:
     """Return the unit of a time, empty for what else can change."""
-    return {"time": " µs", "latency": " ms"}.get(TRAITS[change.quantity].format, "")
+    return {"time": " µs", "latency": " ms"}.get(change.traits.format, "")
 
 
 def cell(change: Change) -> str:
     """Format a change for a narrow column: `+3.10 slower`, `same`; of a count `+6`."""
-    if change.word in (*WORSE, *BETTER) and change.change is not None:
+    if change.word in CERTAIN and change.change is not None:
         by = signed(change, change.change.estimate)
-        return by if change.quantity in COUNTED else f"{by} {change.word}"
+        return by if change.traits.counted else f"{by} {change.word}"
     return change.word
 
 
@@ -62,10 +63,16 @@ def sentence(change: Change) -> str:
     return f"{text}, {signed(change, change.change.estimate)}{f' ({details})' if details else ''}"
 
 
+def summed(changes: Iterable[Change]) -> str:
+    """Return how many figures changed in which way: `1 slower, 2 more, 60 same`."""
+    counted = Counter(change.word for change in changes)
+    return ", ".join(f"{counted[word]} {word}" for word in CHANGE_WORDS if counted[word]) or "nothing to compare"
+
+
 def of_rows(changes: Sequence[Change], *, timed: bool) -> Iterator[str]:
     """Yield a sentence for each row that changed. `timed` says whether a time with a change is said too."""
     rows: dict[str, list[Change]] = {}
-    for change in told(changes):
+    for change in without_implied(changes):
         if change.changed and (timed or change.quantity != "us" or change.change is None):
             rows.setdefault(change.row, []).append(change)
     for row, row_changes in rows.items():
@@ -86,7 +93,7 @@ def _nothing(change: Change) -> bool:
     return all(not end.estimate for end in (change.before, change.after) if end)
 
 
-def told(changes: Sequence[Change]) -> list[Change]:
+def without_implied(changes: Sequence[Change]) -> list[Change]:
     """Leave out changes that another change implies: of `busy_us`, of counts of the whole request and endpoint.
 
     Percentiles and further times of a layer are kept only if they changed and the typical time did not.
@@ -114,11 +121,5 @@ def about(since: Since) -> Iterator[str]:
         yield f"the runs differ: {'; '.join(since.differences)}"
     for word, requests in (("new", since.new), ("gone", since.gone)):
         if requests:
-            yield f"{word}: {named(requests)}"
+            yield f"{word}: {listed(requests, MOST_NAMES)}"
     yield from (f"measured several times: {request}" for request in since.repeated)
-
-
-def named(rows: Sequence[str]) -> str:
-    """Return the first names, and the number of the others."""
-    more = len(rows) - MOST_NAMES
-    return f"{', '.join(rows[:MOST_NAMES])} and {more} more" if more > 0 else ", ".join(rows)
