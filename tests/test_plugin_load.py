@@ -22,6 +22,7 @@ import pytest_mwbudget.load.process
 import pytest_mwbudget.load.run
 import pytest_mwbudget.load.server
 from pytest_mwbudget.config.settings import Settings, Under
+from pytest_mwbudget.load.processor import Cores
 from pytest_mwbudget.report.json import measured
 
 from .apps import FAST, LEAN, SPIN, Scheduled
@@ -340,7 +341,7 @@ def test_an_async_test_uses_its_own_loop(pytester: pytest.Pytester) -> None:
 def test_on_one_core_nothing_passes_that_may_be_too_small(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pytest_mwbudget.load.run, "cores", lambda: pytest_mwbudget.load.run.Cores(alone=True))
+    monkeypatch.setattr(pytest_mwbudget.load.run, "cores", lambda: Cores(alone=True))
     body = 'mw_budget.load("/health", clients=2, rps_share="99%", p99_ms=5000)'
     result = run(pytester, [case(body, 'load_time=0.5, undecided="warn"')])
     result.assert_outcomes(passed=1, warnings=1)
@@ -460,6 +461,15 @@ def test_an_exception_of_the_app_does_not_end_the_test() -> None:
         logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
     pytest_mwbudget.load.server.Served(1, "uvicorn", raised).check()
     assert raised == [error]
+
+
+def test_the_number_of_requests_of_a_burst() -> None:
+    requests_of = pytest_mwbudget.load.run.requests_of
+    assert requests_of(100_000.0, 1, 10e9) == 800
+    assert requests_of(100_000.0, 1000, 10e9) == 2000
+    assert requests_of(1_000_000.0, 1000, 10e9) == 1000  # a tenth of the time
+    assert requests_of(50e6, 1, 10e9) == 20
+    assert requests_of(1e9, 50, 10e9) == 50
 
 
 def test_a_slow_app_is_observed_in_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
