@@ -13,23 +13,23 @@ from pytest_mwbudget.analysis.load import (
     Burst,
     Bursts,
     Conditions,
+    Observation,
     Round,
     bypassed,
     divided,
-    holds_up,
+    grows,
     is_negligible,
     judge_p99,
     judge_share,
     quantile_ms,
-    queues,
     rps_of,
-    serialises,
+    wait_in,
     without_garbage,
 )
 from pytest_mwbudget.load.turns import Turns
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.judged import Judged
-from pytest_mwbudget.model.load import LayerLoad
+from pytest_mwbudget.model.load import LayerLoad, Wait
 from pytest_mwbudget.model.results import Occupation, ResultRow
 from pytest_mwbudget.model.stack import EntryIndex, Layer, RowIndex
 
@@ -169,6 +169,26 @@ def test_the_interval_of_a_percentile_holds_as_often_as_it_says(share: float) ->
 # ---- effects of concurrency --------------------------------------------------------------------------------------
 
 
+ENTRY = EntryIndex(3)
+
+
+def observed(
+    one_us: float,
+    all_us: float,
+    turn_us: float,
+    latency_us: float,
+    request_us: float = 1000.0,
+    idle: float = 0.9,
+    clients: int = 100,
+    *,
+    steady: bool = True,
+) -> tuple[Observation, Observation]:
+    return (
+        Observation(1, {ENTRY: one_us}, 2 * one_us, 0.0, one_us, 0.0, steady),
+        Observation(clients, {ENTRY: all_us}, latency_us, turn_us, request_us, idle, steady),
+    )
+
+
 @pytest.mark.parametrize(
     ("one_us", "all_us", "turns", "turn_us", "latency_us", "expected"),
     [
@@ -182,7 +202,10 @@ def test_the_interval_of_a_percentile_holds_as_often_as_it_says(share: float) ->
 def test_requests_queue_if_turns_of_the_loop_do_not_explain_their_wait(
     one_us: float, all_us: float, turns: int, turn_us: float, latency_us: float, expected: bool
 ) -> None:
-    assert serialises(one_us, all_us, turns, turn_us, latency_us) is expected
+    bursts = observed(one_us, all_us, turn_us, latency_us)
+    assert wait_in([ENTRY], turns, *bursts) == Wait(one_us, all_us, expected)
+    assert wait_in([EntryIndex(7)], turns, *bursts) == Wait(0.0, 0.0)
+    assert not wait_in([ENTRY], turns, *observed(one_us, all_us, turn_us, latency_us, clients=1)).serialises
 
 
 @pytest.mark.parametrize(
@@ -199,12 +222,15 @@ def test_requests_queue_if_turns_of_the_loop_do_not_explain_their_wait(
 def test_a_row_holds_requests_up_only_if_the_processor_does_not(
     one_us: float, request_us: float, idle: float, steady: bool, expected: bool
 ) -> None:
-    assert holds_up(one_us, request_us, idle, steady=steady) is expected
+    bursts = observed(one_us, 100 * one_us, 0.0, 100 * one_us, request_us, idle, steady=steady)
+    assert wait_in([ENTRY], 1, *bursts).serialises is expected
 
 
 def test_where_no_turn_was_sampled_nothing_is_said_to_queue() -> None:
-    assert not queues(100.0, 1e6, 0, Turns().mean_us)
-    assert queues(100.0, 1e6, 0, Turns(2000, 2).mean_us)
+    for turns, expected in (Turns(), False), (Turns(2000, 2), True):
+        bursts = observed(100.0, 1e6, turns.mean_us, 1e6)
+        assert grows(Wait(100.0, 1e6), 0, bursts[1]) is expected
+        assert wait_in([ENTRY], 0, *bursts).serialises is expected
 
 
 def test_garbage_that_costs_more_than_the_layer() -> None:

@@ -485,7 +485,7 @@ def test_a_slow_app_is_observed_in_few_requests(monkeypatch: pytest.MonkeyPatch)
     nothing: Any = None
     parts = [nothing] * 5
     driver = driver_class(nothing, Settings(load_time_s=10.0), Under(100), *parts, request_ns=1e7)
-    assert asyncio.run(driver.waits()) is not None
+    assert asyncio.run(driver.observations()) is not None
     assert sent == [(1, 1), (1, 2), (100, 300)]
 
 

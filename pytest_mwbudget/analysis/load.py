@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import median
 
 from ..errors import tagged
 from ..model.estimate import Estimate, Microseconds
 from ..model.judged import Judged
-from ..model.load import LayerLoad
+from ..model.load import LayerLoad, Wait
 from ..model.results import ResultRow
 from ..model.stack import EntryIndex
 from .paired import FEWEST_PAIRS, paired
@@ -64,22 +64,15 @@ class Burst:
 Round = Mapping[Arm, Burst]
 
 
-@dataclass(frozen=True, slots=True)
 class Bursts:
     """All rounds, each with a burst past no layer. Only quiet bursts count, unless these are too few: then `noisy`."""
 
-    rounds: Sequence[Round]
-    noisy: bool = field(init=False)
-    _limits: tuple[float, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        gauges = zip(*(burst.gauges for bursts in self.rounds for burst in bursts.values()), strict=True)
-        limits = tuple(QUIET * sorted(times)[int(QUICK_SHARE * len(times))] for times in gauges)
-        object.__setattr__(self, "_limits", limits)
-        layers = {arm for bursts in self.rounds for arm in bursts if arm is not None}
-        numbers = [(len(self._quiet_pairs(layer)), len(self._all_pairs(layer))) for layer in layers]
-        numbers.append((len(self._quiet_whole()), len(self.rounds)))
-        object.__setattr__(self, "noisy", any(quiet < min(FEWEST_PAIRS, every) for quiet, every in numbers))
+    def __init__(self, rounds: Sequence[Round]) -> None:
+        self.rounds = rounds
+        gauges = zip(*(burst.gauges for bursts in rounds for burst in bursts.values()), strict=True)
+        self._limits = [QUIET * sorted(times)[int(QUICK_SHARE * len(times))] for times in gauges]
+        numbers = [(len(self._quiet(arm)), len(self._all(arm))) for arm in {arm for bursts in rounds for arm in bursts}]
+        self.noisy = any(quiet < min(FEWEST_PAIRS, every) for quiet, every in numbers)
 
     def is_quiet(self, burst: Burst) -> bool:
         """Return whether a burst was taken in quiet moments."""
@@ -94,20 +87,17 @@ class Bursts:
     @property
     def whole(self) -> list[Burst]:
         """The bursts past no layer that count."""
-        return [bursts[None] for bursts in self.rounds] if self.noisy else self._quiet_whole()
+        return [whole for _, whole in self.pairs(None)]
 
-    def _quiet_whole(self) -> list[Burst]:
-        return [bursts[None] for bursts in self.rounds if self.is_quiet(bursts[None])]
-
-    def pairs(self, layer: EntryIndex) -> list[tuple[Burst, Burst]]:
+    def pairs(self, arm: Arm) -> list[tuple[Burst, Burst]]:
         """Return the pairs of bursts without and with a layer that count."""
-        return self._all_pairs(layer) if self.noisy else self._quiet_pairs(layer)
+        return self._all(arm) if self.noisy else self._quiet(arm)
 
-    def _all_pairs(self, layer: EntryIndex) -> list[tuple[Burst, Burst]]:
-        return [(bursts[layer], bursts[None]) for bursts in self.rounds if layer in bursts]
+    def _all(self, arm: Arm) -> list[tuple[Burst, Burst]]:
+        return [(bursts[arm], bursts[None]) for bursts in self.rounds if arm in bursts]
 
-    def _quiet_pairs(self, layer: EntryIndex) -> list[tuple[Burst, Burst]]:
-        return [pair for pair in self._all_pairs(layer) if all(map(self.is_quiet, pair))]
+    def _quiet(self, arm: Arm) -> list[tuple[Burst, Burst]]:
+        return [pair for pair in self._all(arm) if all(map(self.is_quiet, pair))]
 
     @property
     def busy(self) -> float | None:
@@ -195,34 +185,41 @@ def quantile_ms(bursts: Sequence[Burst], share: float, alpha: float) -> Estimate
 # ---- effects of concurrency --------------------------------------------------------------------------------------
 
 
-def serialises(
-    one_us: Microseconds, all_us: Microseconds, turns: float, turn_us: Microseconds, latency_us: Microseconds
-) -> bool:
-    """Return whether requests queue in a row, which they stay in for `one_us` with one client and `all_us` with many.
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What an observed burst shows: how long a request is in each entry, its latency, and a turn of the event loop.
 
-    A request that is suspended `turns` times waits for that many turns of the event loop, of `turn_us` each with many
-    clients. `latency_us` is the whole latency with many clients.
+    `request_us` is the time between two responses, `idle` the share of the time in which the process neither worked nor
+    waited for a core. `steady` is whether turns tell everything that requests waited for but queues: without threads
+    and with a core for the loop.
     """
-    grown = all_us - one_us
-    return queues(one_us, all_us, turns, turn_us) and grown > one_us and grown > SERIAL_SHARE * latency_us
+
+    clients: int
+    own_us: Mapping[EntryIndex, Microseconds]
+    latency_us: Microseconds
+    turn_us: Microseconds
+    request_us: Microseconds
+    idle: float
+    steady: bool
 
 
-def queues(one_us: Microseconds, all_us: Microseconds, turns: float, turn_us: Microseconds) -> bool:
-    """Return whether requests stay in a row longer with many clients than turns of the event loop explain.
+def wait_in(entries: Sequence[EntryIndex], turns: int, one: Observation, every: Observation) -> Wait:
+    """Return how long requests are in the row of these entries, with one client and with all, and whether they queue.
 
-    The arguments are those of `serialises`.
+    A request is suspended in the row for `turns` turns of the event loop. Requests queue in it if its time grows beyond
+    these, and if they can be slow for that, and not for the processor. A row in which requests are one at a time can
+    also hold up others while the processor works: if that fills most of the time.
     """
-    return all_us - one_us > UNEXPLAINED * (turns + 1) * turn_us
+    one_us, all_us = (sum(burst.own_us.get(index, 0.0) for index in entries) for burst in (one, every))
+    grown, wait = all_us - one_us, Wait(one_us, all_us)
+    slow = every.clients > 1 and grown > one_us and grown > SERIAL_SHARE * every.latency_us
+    holds_up = every.idle >= IDLE_SHARE or (every.steady and one_us > FULL_SHARE * every.request_us)
+    return replace(wait, serialises=slow and holds_up and grows(wait, turns, every))
 
 
-def holds_up(one_us: Microseconds, request_us: Microseconds, idle: float, *, steady: bool) -> bool:
-    """Return whether requests can be slow for a queue in a row, and not for the processor.
-
-    `idle` is the share of the time in which the processor had nothing to do, `request_us` the time between responses.
-    A row in which requests are one at a time, for `one_us` each, can also hold up others while the processor works: if
-    that fills most of the time. Turns tell so only in a `steady` burst, without threads and with a core for the loop.
-    """
-    return idle >= IDLE_SHARE or (steady and one_us > FULL_SHARE * request_us)
+def grows(wait: Wait, turns: int, every: Observation) -> bool:
+    """Return whether requests are in a row longer with all clients than its turns of the event loop explain."""
+    return wait.all_us - wait.one_us > UNEXPLAINED * (turns + 1) * every.turn_us
 
 
 def without_garbage(layer_load: LayerLoad) -> Estimate | None:

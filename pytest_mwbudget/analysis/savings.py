@@ -12,7 +12,7 @@ from ..model.stack import EntryIndex
 from .calibration import US_PER_NS
 from .estimates import ALPHA, method_us
 from .intervals import quickest, quiet_limit
-from .paired import paired
+from .paired import FEWEST_PAIRS, paired
 from .samples import QUIET_PAIR, Series
 from .slowdown import slowdown
 
@@ -78,11 +78,9 @@ def _quiet(group: Iterable[Round], arm: Arm, limit: float) -> Series:
 
 
 def _saves(differences: Series, quick_ns: float, alpha: float) -> Saves:
-    if not differences.values:
+    if len(differences.values) < FEWEST_PAIRS:
         return Saves(None, FEW)
     us = paired(differences.values, alpha) * US_PER_NS
-    if not us.bounded:
-        return Saves(None, FEW)
     slow = slowdown(differences.reference, quick_ns)
     if slow > 1:
         return Saves(None, f"the machine ran {slow:.2f} times slower than for the rows")

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..analysis import load as analysis
 from ..analysis.estimates import ALPHA
-from ..analysis.load import NEGLIGIBLE_SHARE, Burst, Bursts, Conditions, is_negligible
+from ..analysis.load import NEGLIGIBLE_SHARE, Burst, Bursts, Conditions, Observation, is_negligible
 from ..analysis.paired import FEWEST_PAIRS
 from ..asgi import server as in_process
 from ..asgi.stack import Stack
@@ -17,7 +17,7 @@ from ..config.budgets import assign
 from ..config.settings import Settings, Under
 from ..errors import MeasurementError, ResponseError, described, tagged
 from ..interpreter.clocks import Clock, process_time_ns
-from ..model.estimate import Microseconds, Nanoseconds, Seconds
+from ..model.estimate import Nanoseconds, Seconds
 from ..model.judged import worst
 from ..model.load import LayerLoad, Load, Wait
 from ..model.quantities import RPS_SHARE
@@ -70,7 +70,7 @@ async def under_load(
             with generator(served.port, caller.template, on.generator, settings.startup_timeout_s) as process:
                 driver = _Driver(caller, settings, under, environment, garbage, arms, served, process)
                 await driver.warm(begin_ns)
-                waits = await driver.waits()
+                observations = await driver.observations()
                 for row in result.layers:
                     entry = entries.get(row.layer.index)
                     if entry in arms.layers and is_negligible(row, driver.working_ns / 1000):
@@ -87,7 +87,7 @@ async def under_load(
         environment.turn.crowded,
         "--mw-budget-load-time" if more_time == MAX_TIME else more_time.name,
     )
-    return _Outcome(result, driver, bursts, waits, entries, conditions).result(seconds)
+    return _Outcome(result, driver, bursts, observations, entries, conditions).result(seconds)
 
 
 def require_loop(name: str) -> None:
@@ -101,22 +101,6 @@ def require_loop(name: str) -> None:
 
 
 # ---- bursts ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Stay:
-    """What an observed burst shows: how long a request is in each entry, its latency, and a turn of the loop.
-
-    `request_us` is the time between two responses, `idle` the share of the time in which the process neither worked nor
-    waited for a core. `steady` is whether turns tell everything that requests waited for but queues.
-    """
-
-    own_us: Mapping[EntryIndex, Microseconds]
-    latency_us: Microseconds
-    turn_us: Microseconds
-    request_us: Microseconds
-    idle: float
-    steady: bool
 
 
 @dataclass(slots=True)
@@ -161,7 +145,7 @@ class _Driver:
                 return
             requests = requests_of(self.request_ns, clients, WARM_SHARE * self.limit_ns)
 
-    async def waits(self) -> tuple[_Stay, _Stay] | None:
+    async def observations(self) -> tuple[Observation, Observation] | None:
         """Observe how long requests are in each layer, with one client and with all; None if that would take long."""
         share_ns, clients = OBSERVED_SHARE * self.limit_ns, self.under.clients
         queued = 3 * clients
@@ -175,7 +159,7 @@ class _Driver:
         requests = max(queued, min(max(20 * clients, MOST_OBSERVED), round(share_ns / self.request_ns)))
         return single, await self._observed(clients, requests)
 
-    async def _observed(self, clients: int, requests: int) -> _Stay:
+    async def _observed(self, clients: int, requests: int) -> Observation:
         # The first request of each client finds a shorter queue.
         counted, stack = requests - clients, self.arms.stack
         waited, worked = waited_ns() or 0, process_time_ns()
@@ -183,7 +167,8 @@ class _Driver:
             figures = await self.sent(clients, requests)
         waited, worked = (waited_ns() or 0) - waited, process_time_ns() - worked
         ns = figures["ns"]
-        return _Stay(
+        return Observation(
+            clients,
             own_us={index: total / counted / 1000 for index, total in stays.own_ns(stack).items()},
             latency_us=median(figures["latencies_ns"] or [0]) / 1000,
             turn_us=turns.mean_us,
@@ -279,13 +264,13 @@ def requests_of(request_ns: float, clients: int, left_ns: float) -> int:
 class _Outcome:
     """Everything that is known, from which the result is made.
 
-    `entries` are those of the rows that the request came to. `waits` are with one client and with all.
+    `entries` are those of the rows that the request came to. `observed` are bursts with one client and with all.
     """
 
     before: Result
     driver: _Driver
     bursts: Bursts
-    waits: tuple[_Stay, _Stay] | None
+    observed: tuple[Observation, Observation] | None
     entries: Mapping[RowIndex, EntryIndex]
     conditions: Conditions
 
@@ -318,42 +303,32 @@ class _Outcome:
 
     def _layer(self, row: ResultRow, load: Load, bound: float | None, alpha: float) -> ResultRow:
         entry, layer_load = self.entries.get(row.layer.index), LayerLoad()
+        wait = self._wait(entry, row)
         why: str | None = "the request did not come to it"
         if entry is not None:
             pairs = self.bursts.pairs(entry)
             layer_load = analysis.bypassed(pairs, row.us, alpha) if pairs else layer_load
-            why = self.driver.arms.why_not.get(entry) or self._other_way(layer_load, row, entry)
+            why = self.driver.arms.why_not.get(entry) or self._other_way(layer_load, row, wait)
         if layer_load.share is None or why is not None:
             # Other processes lengthen the bursts, and hardly the time that the server works.
             busy = load.busy if self.bursts.noisy and load.busy else 1.0
             layer_load = analysis.divided(row, busy * load.request_us, why)
-        layer_load = replace(layer_load, wait=self._wait(entry, row))
         judged = None if bound is None else analysis.judge_share(layer_load, bound, self.conditions)
-        return replace(row, load=replace(layer_load, judged=judged))
+        return replace(row, load=replace(layer_load, wait=wait, judged=judged))
 
-    def _other_way(self, layer_load: LayerLoad, row: ResultRow, entry: EntryIndex) -> str | None:
-        """Say that the app does something else without a layer, None if requests queue in it: that adds to its time."""
+    def _other_way(self, layer_load: LayerLoad, row: ResultRow, wait: Wait | None) -> str | None:
+        """Say that the app does something else without a layer. If requests queue in it, nobody can tell."""
         added = analysis.without_garbage(layer_load)
-        if added is None or self.waits is None:
+        if added is None or wait is None or self.observed is None:
             return None
-        one_us, all_us = (stay.own_us.get(entry, 0.0) for stay in self.waits)
-        if analysis.queues(one_us, all_us, _turns(row), self.waits[1].turn_us):
-            return None
-        return other_way(added, row.us, " under load")
+        queues = analysis.grows(wait, _turns(row), self.observed[1])
+        return None if queues else other_way(added, row.us, " under load")
 
     def _wait(self, entry: EntryIndex | None, row: ResultRow) -> Wait | None:
         """Return how long requests are in a row that begins with an entry; the endpoint's has all that is inside."""
-        if self.waits is None or entry is None or entry not in self.waits[0].own_us:
+        if self.observed is None or entry is None or entry not in self.observed[0].own_us:
             return None
-        single, every = self.waits
-        entries = parts_of(self.driver.arms.stack.entries, entry)
-        one_us, all_us = (sum(stay.own_us.get(index, 0.0) for index in entries) for stay in (single, every))
-        queues = (
-            self.driver.under.clients > 1
-            and analysis.serialises(one_us, all_us, _turns(row), every.turn_us, every.latency_us)
-            and analysis.holds_up(one_us, every.request_us, every.idle, steady=every.steady)
-        )
-        return Wait(one_us, all_us, queues)
+        return analysis.wait_in(parts_of(self.driver.arms.stack.entries, entry), _turns(row), *self.observed)
 
     def _notes(self) -> list[str]:
         notes, rounds = [], len(self.bursts.rounds)
