@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -330,41 +330,26 @@ class _Outcome:
             return None
         return analysis.wait_in(parts_of(self.driver.arms.stack.entries, entry), _turns(row), *self.observed)
 
-    def _notes(self) -> list[str]:
-        notes, rounds = [], len(self.bursts.rounds)
-        if self.conditions.shared_core:
-            notes.append(
-                tagged(
-                    "The server and the load generator share the only core, so the app is slower here than on a"
-                    " server that has its own core.",
-                    "one-core",
-                )
+    def _notes(self) -> Iterator[str]:
+        rounds, conditions = len(self.bursts.rounds), self.conditions
+        if conditions.shared_core:
+            one_core = (
+                "The server and the load generator share the only core, so the app is slower here than on a server that"
+                " has its own core."
             )
-        if self.bursts.limited:
-            notes.append(
-                tagged(
-                    "The load generator worked nearly all the time: a server may answer more requests per second, and"
-                    " layers may have larger shares.",
-                    "generator-limit",
-                )
+            yield tagged(one_core, "one-core")
+        if conditions.limited:
+            limited = (
+                "The load generator worked nearly all the time: a server may answer more requests per second, and"
+                " layers may have larger shares."
             )
+            yield tagged(limited, "generator-limit")
         if rounds < FEWEST_PAIRS:
-            notes.append(
-                tagged(
-                    f"There was time for {rounds} of the {FEWEST_PAIRS} rounds that an interval takes; give"
-                    f" it more time with {self.conditions.time}.",
-                    "too-few-requests",
-                )
-            )
-        if self.bursts.noisy:
-            notes.append(
-                tagged(
-                    f"Only {self.bursts.quiet} of {rounds} rounds of bursts were in quiet moments, so all rounds"
-                    " count.",
-                    "slow-machine",
-                )
-            )
-        return notes
+            few = f"There was time for {rounds} of the {FEWEST_PAIRS} rounds that an interval takes"
+            yield tagged(f"{few}; give it more time with {conditions.time}.", "too-few-requests")
+        if conditions.noisy:
+            noisy = f"Only {self.bursts.quiet} of {rounds} rounds of bursts were in quiet moments, so all rounds count."
+            yield tagged(noisy, "slow-machine")
 
 
 def _turns(row: ResultRow) -> int:
