@@ -163,23 +163,6 @@ def test_a_layer_that_the_app_cannot_do_without_is_refused_with_the_reason(loop:
         assert loops.run(loop, lambda without=without: why_not(without)) == {SECOND: why}  # type: ignore[misc]
 
 
-def test_what_ends_the_measurement_refuses_no_layer() -> None:
-    class EndedError(Exception):
-        pass
-
-    def ended() -> None:
-        raise EndedError
-
-    async def main() -> None:
-        arms = await arms_of(Session(needs_session(raises)))
-        arms.caller.check = ended
-        with arms.bypasses.installed():
-            await arms.try_each(1.0)
-
-    with unchanged_code(), pytest.raises(EndedError):
-        asyncio.run(main())
-
-
 # ---- by how long the app takes ------------------------------------------------------------------------------------
 
 
@@ -212,16 +195,25 @@ BLOCK_NS = NS_PER_S // 10
 class Made:
     """Makes blocks of a tenth of a second by a clock of its own, without requests, for three layers."""
 
-    def __init__(self, end_s: float, *, failing: Arm = THIRD, after: int = sys.maxsize, **options: Any) -> None:
+    def __init__(
+        self,
+        end_s: float,
+        *,
+        failing: Arm = THIRD,
+        after: int = sys.maxsize,
+        check: Callable[[], None] = lambda: None,
+        **options: Any,
+    ) -> None:
         self.now_ns = self.ticks = 0
         self.order: list[Arm] = []
-        self.failing, self.after = failing, after
+        self.failing, self.after, self.check = failing, after, check
         deadline = Deadline(round(end_s * NS_PER_S), lambda: self.now_ns, self.tick)
         with unchanged_code():
             self.arms, self.rounds = asyncio.run(self.made(deadline, options))
 
     async def made(self, deadline: Deadline, options: Any) -> tuple[Arms, list[Blocks[int]]]:
         arms = await arms_of(Noop(Noop(Noop(hello))))
+        arms.caller.check = self.check
         with arms.bypasses.installed():
             return arms, await arms.rounds(self.block, deadline, BLOCK_NS, **options)
 
@@ -269,7 +261,6 @@ def test_too_little_time_for_a_round_is_for_the_app_with_every_layer() -> None:
 
 
 def test_without_arms_no_round_is_made() -> None:
-    assert Made(8.0, after=0, most=1).rounds  # the others go on
     assert Made(0.3, whole=lambda layers: 0).rounds == []
 
 
@@ -289,14 +280,8 @@ def test_a_failure_with_every_layer_is_that_of_the_caller() -> None:
 
 
 def test_what_ends_the_measurement_ends_the_rounds() -> None:
-    class Ended(Made):
-        async def made(self, deadline: Deadline, options: Any) -> tuple[Arms, list[Blocks[int]]]:
-            arms = await arms_of(Noop(Noop(Noop(hello))))
-            arms.caller.check = self.check
-            return arms, await arms.rounds(self.block, deadline, BLOCK_NS, **options)
-
-        def check(self) -> None:
-            raise MeasurementError("the time of the test is over")
+    def ended() -> None:
+        raise MeasurementError("the time of the test is over")
 
     with pytest.raises(MeasurementError, match="the time of the test"):
-        Ended(8.0, after=2)
+        Made(8.0, after=2, check=ended)

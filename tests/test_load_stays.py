@@ -48,12 +48,19 @@ def test_the_time_in_each_layer_is_without_what_is_further_in_and_further_out() 
             await self.app(scope, receive, slow_send)
 
     class Outer(Moves):
-        pass
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            async def slow_receive() -> Any:
+                clock.ns += 20_000
+                return await receive()
+
+            await super().__call__(scope, slow_receive, send)
 
     class Inner(Moves):
-        pass
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+            await super().__call__(scope, receive, send)
 
-    class Anything(Moves):
+    class Anything(Inner):
         async def __call__(self, *arguments: Any, **named: Any) -> None:
             await super().__call__(*arguments, **named)
 
@@ -67,7 +74,7 @@ def test_the_time_in_each_layer_is_without_what_is_further_in_and_further_out() 
     )
 
     async def main() -> dict[str, int]:
-        calls = await caller(app)
+        calls = await caller(app, content=[b"two", b"pieces"])
         stack = await discovered(calls)
         bypasses = Bypasses(stack, dict.fromkeys(observable(stack)))
         with bypasses.installed(), observed(bypasses, 1, clock) as stays:
@@ -78,7 +85,7 @@ def test_the_time_in_each_layer_is_without_what_is_further_in_and_further_out() 
 
     with unchanged_code():
         found = asyncio.run(main())
-    assert found["Outer"] == 3 * (100 + 2 * 10)
+    assert found["Outer"] == 3 * (100 + 2 * 10 + 2 * 20_000)
     assert found["Anything"] == 3 * (500 + 2 * 7)
     assert found["Inner"] == 3 * (7000 + 2 * 3)
 

@@ -334,16 +334,6 @@ class Session(Noop):
         await self.app(scope, receive, send)
 
 
-class Errors(Noop):
-    """Turn exceptions into a response with status 500, and raise them again."""
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        try:
-            await self.app(scope, receive, send)
-        except KeyError:
-            await respond(send, b"error", 500)
-
-
 class NeedsSession(Noop):
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         scope["session"]["seen"] = True
@@ -356,10 +346,6 @@ def test_a_layer_that_the_app_cannot_do_without_has_the_reason() -> None:
     assert why(measurement, "Session") == "the app raises KeyError without it"
     assert saved(measurement, "NeedsSession") == pytest.approx(0, abs=0.01)
     assert measurement.layer("Session").us is not None
-
-    measurement = measured(Errors(Session(NeedsSession(Slow(clock)))), clock)
-    assert why(measurement, "Session") == "the app answers 500 without it"
-    assert saved(measurement, "Errors") == pytest.approx(0, abs=0.01)
 
 
 class Leaking(Noop):

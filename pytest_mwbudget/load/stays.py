@@ -41,7 +41,7 @@ def _timed(bypasses: Bypasses, index: EntryIndex, stays: Stays) -> Target:
 
     def timed(call: Call) -> Any:
         def entered(scope: Any, receive: Any, send: Any) -> Any:
-            call.send = send
+            call.receive, call.send = receive, send
             return own(call)
 
         return stays.timed(index, entered)(call.scope, call.receive, call.send)
