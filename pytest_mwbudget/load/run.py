@@ -298,8 +298,8 @@ class _Outcome:
             slowdown=self.conditions.slowdown,
         )
         rows = tuple(self._layer(row, load, bounds.get(row.layer.index, {}).get(RPS_SHARE), alpha) for row in rows)
-        verdicts = [self.before.verdict, load.verdict, *(row.verdict for row in rows)]
-        return replace(self.before, layers=rows, load=load, verdict=worst(filter(None, verdicts)))
+        result = replace(self.before, layers=rows, load=load)
+        return replace(result, verdict=worst(filter(None, [self.before.verdict, *result.verdicts])))
 
     def _layer(self, row: ResultRow, load: Load, bound: float | None, alpha: float) -> ResultRow:
         entry, layer_load = self.entries.get(row.layer.index), LayerLoad()

@@ -16,7 +16,7 @@ from typing import TypeAlias, TypeVar
 from ..analysis.savings import Arm
 from ..asgi import loops, server
 from ..asgi.stack import Stack
-from ..errors import RepetitionError, ResponseError
+from ..errors import ResponseError
 from ..model.estimate import Estimate, Seconds
 from ..model.stack import EntryIndex, parts_of
 from .bypasses import Bypasses
@@ -145,7 +145,7 @@ class Arms:
 
 def _what_it_does(error: Exception) -> str:
     """Say by an error what the app does in place of answering as usual."""
-    if isinstance(error, (RepetitionError, ResponseError)) and error.__cause__ is not None:
+    if isinstance(error, ResponseError) and error.__cause__ is not None:
         return f"raises {type(error.__cause__).__name__}"
     if isinstance(error, ResponseError) and error.status is not None:
         return f"answers {error.status}"
