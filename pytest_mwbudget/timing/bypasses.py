@@ -9,7 +9,7 @@ CPython keeps its specialised code.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import CodeType, MethodType
@@ -60,31 +60,27 @@ class Bypasses:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Put the trampolines in place, and every function's own code back at the end."""
-        for choice in self._choices.values():
-            choice.site.targets[choice.key] = choice.own
         with ExitStack() as patched:
             patched.enter_context(raised_recursion_limit(len(self.stack.entries)))
             for site in self._sites.values():
                 patched.enter_context(patched_code(site.function, site.code))
             yield
 
-    @contextmanager
-    def without(self, index: EntryIndex | None) -> Iterator[None]:
-        """Send requests past a layer; None sends them through every layer."""
+    def without(self, index: EntryIndex | None) -> AbstractContextManager[None]:
+        """Send requests past a layer in a block; None sends them through every layer."""
         inner = None if index is None else self._choices[index].inner
-        with self.targeted({} if index is None or inner is None else {index: inner}):
-            yield
+        return self.targeted({} if index is None or inner is None else {index: inner})
 
     @contextmanager
     def targeted(self, targets: Mapping[EntryIndex, Target]) -> Iterator[None]:
         """Call other targets in place of layers."""
-        choices = [self._choices[index] for index in targets]
-        for choice, target in zip(choices, targets.values(), strict=True):
-            choice.site.targets[choice.key] = target
+        choices = {index: self._choices[index] for index in targets}
+        for index, choice in choices.items():
+            choice.site.targets[choice.key] = targets[index]
         try:
             yield
         finally:
-            for choice in choices:
+            for choice in choices.values():
                 choice.site.targets[choice.key] = choice.own
 
     def own(self, index: EntryIndex) -> Target:
@@ -101,6 +97,7 @@ class Bypasses:
             own, past = _remade(site.twin), _remade_from
         elif inner is not None and not inner.ordinary:
             own, past = _called(site.twin, call), _called
+        site.targets[layer.key] = own
         if inner is None:
             return _Choice(site, layer.key, own, None)
         assert inner.function is not None
