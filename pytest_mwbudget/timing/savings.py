@@ -17,7 +17,7 @@ from ..analysis.savings import Arm, savings
 from ..analysis.verdicts import more_time
 from ..analysis.witness import in_doubt, judged_by_both
 from ..asgi import loops
-from ..errors import MeasurementError, RepetitionError, ResponseError, of_the_app
+from ..errors import MeasurementError, ResponseError, of_the_app
 from ..interpreter.foreign_tools import garbage_collection_deferred
 from ..model.estimate import Nanoseconds, Seconds
 from ..model.results import Counts
@@ -62,7 +62,7 @@ async def compared(timing: Timing, timed: Timed, counts: Mapping[RowIndex, Count
             why = other_way(saves.us, report.us) if saves.us is not None else None
             layers[row] = replace(layers[row], saves=Saves(None, why) if why else saves)
     if any(layers[row].judged != timed.layers[row].judged for row in doubtful):
-        with suppress(MeasurementError, RepetitionError, ResponseError):  # the app has failed without a layer
+        with suppress(MeasurementError, ResponseError):  # the app has failed without a layer
             await timing.confirm()
     seconds = (timing.environment.clock() - begin) / NS_PER_S
     requests, seconds = timed.effort.requests + run.requests, timed.effort.seconds + seconds
