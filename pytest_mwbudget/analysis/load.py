@@ -316,31 +316,27 @@ def _judged(
     no_fail: str | None = None,
 ) -> Judged:
     """Judge a figure. `no_pass` and `no_fail` say why a pass or a failure does not count, None if it does."""
-    if not figure.bounded and not (figure.high <= bound):
-        few = f"there were too few rounds of bursts for an interval; give it more time with {conditions.time}"
-        return Judged(bound, "undecided", tagged(few, "too-few-requests"))
-    interval = f"the interval {show(figure.low)} to {show(figure.high)}"
+
+    def undecided(why: str, message_id: str) -> Judged:
+        return Judged(bound, "undecided", tagged(why, message_id))
+
     if figure.high <= bound:
         return Judged(bound, "pass") if no_pass is None else Judged(bound, "undecided", no_pass)
+    more_time = f"give it more time with {conditions.time}"
+    if not figure.bounded:
+        return undecided(f"there were too few rounds of bursts for an interval; {more_time}", "too-few-requests")
+    interval = f"the interval {show(figure.low)} to {show(figure.high)}"
     if figure.low <= bound:
-        more = f"give it more time with {conditions.time}, or move the budget away from the figure"
-        return Judged(
-            bound, "undecided", tagged(f"{interval} holds the budget of {show(bound)}; {more}", "near-budget")
-        )
-    if conditions.excuse is not None:
-        return Judged(bound, "undecided", conditions.excuse)
-    if no_fail is not None:
-        return Judged(bound, "undecided", no_fail)
+        holds = f"{interval} holds the budget of {show(bound)}"
+        return undecided(f"{holds}; {more_time}, or move the budget away from the figure", "near-budget")
+    excuse = conditions.excuse or no_fail
+    if excuse is not None:
+        return Judged(bound, "undecided", excuse)
     if figure.low > (1 + room) * conditions.slowdown**APPS_SLOWED * bound:
         return Judged(bound, "fail")
     if conditions.slowdown > 1:
-        slow = (
-            f"the machine ran {conditions.slowdown:.2f} times slower than at its best, which may explain the excess;"
-            " run it again when the machine is less busy"
-        )
-        return Judged(bound, "undecided", tagged(slow, "slow-machine"))
-    near = (
-        f"{interval} begins above the budget of {show(bound)} by no more than the {room:.0%} that such figures"
-        " can be off; raise the budget, or lower the cost"
-    )
-    return Judged(bound, "undecided", tagged(near, "near-budget"))
+        slower = f"the machine ran {conditions.slowdown:.2f} times slower than at its best"
+        why = f"{slower}, which may explain the excess; run it again when the machine is less busy"
+        return undecided(why, "slow-machine")
+    near = f"{interval} begins above the budget of {show(bound)} by no more than the {room:.0%} that such figures"
+    return undecided(f"{near} can be off; raise the budget, or lower the cost", "near-budget")
