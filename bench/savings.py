@@ -38,7 +38,7 @@ from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.model.results import Counts
 from pytest_mwbudget.model.saves import Saves
 from pytest_mwbudget.model.stack import RowIndex
-from pytest_mwbudget.timing import savings
+from pytest_mwbudget.timing import arms, savings
 from pytest_mwbudget.timing.host_speed import Machine
 from pytest_mwbudget.timing.run import Environment, Timed, Timing
 
@@ -132,7 +132,7 @@ async def rebuilt(timing: Timing, timed: Timed, kinds: list[str], share: float) 
 
     usual, timing.schedule = timing.schedule, replace(timing.schedule, savings_share=share)
     try:
-        with mock.patch.object(savings, "Bypasses", Rebuilt):
+        with mock.patch.object(arms, "Bypasses", Rebuilt):
             request_ns = timed.whole.estimate * 1000
             found = await savings.Savings(timing, request_ns, timing.savings_ns, most_rounds=10**6).measured(layers)
     finally:

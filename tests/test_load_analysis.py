@@ -13,26 +13,27 @@ from pytest_mwbudget.analysis.load import (
     Burst,
     Bursts,
     Conditions,
+    Observation,
     Round,
-    added_us,
-    collecting_us,
-    collects,
-    does_something_else,
-    holds_up,
+    bypassed,
+    divided,
+    grows,
+    is_negligible,
     judge_p99,
     judge_share,
-    mean_interval,
     quantile_ms,
-    queues,
     rps_of,
-    serialises,
-    share_of,
+    wait_in,
+    without_garbage,
 )
 from pytest_mwbudget.load.turns import Turns
 from pytest_mwbudget.model.estimate import Estimate
-from pytest_mwbudget.model.stack import RowIndex
+from pytest_mwbudget.model.judged import Judged
+from pytest_mwbudget.model.load import LayerLoad, Wait
+from pytest_mwbudget.model.results import Occupation, ResultRow
+from pytest_mwbudget.model.stack import EntryIndex, Layer, RowIndex
 
-LAYER = RowIndex(0)
+LAYER = EntryIndex(0)
 ALPHA = 0.1
 
 
@@ -55,34 +56,37 @@ def rounds(rng: random.Random, count: int, whole_us: float = 250.0, layer_us: fl
     return found
 
 
+def share_of(bursts: Bursts, alpha: float = ALPHA) -> Estimate:
+    share = bypassed(bursts.pairs(LAYER), None, alpha).share
+    assert share is not None
+    return share
+
+
 def test_the_interval_of_a_share_holds_as_often_as_it_says() -> None:
     rng, runs, held = random.Random(1), 300, 0
     for _ in range(runs):
-        share = share_of(Bursts(rounds(rng, 20)).pairs(LAYER), ALPHA)
-        assert share is not None
+        share = share_of(Bursts(rounds(rng, 20)))
         held += share.low <= 0.2 <= share.high
     assert held >= 0.85 * runs
 
 
 def test_a_layer_that_costs_nothing_has_a_share_of_nothing() -> None:
     rng = random.Random(2)
-    share = share_of(Bursts(rounds(rng, 40, layer_us=0.0)).pairs(LAYER), ALPHA)
-    assert share is not None
+    share = share_of(Bursts(rounds(rng, 40, layer_us=0.0)))
     assert share.low < 0 < share.high
     assert share.half_width < 0.05
 
 
 def test_requests_per_second_and_added_time() -> None:
     bursts = Bursts([{None: burst(250.0), LAYER: burst(200.0)}] * 10)
-    rps, added = rps_of(bursts.whole, ALPHA), added_us(bursts.pairs(LAYER), ALPHA)
+    rps, added = rps_of(bursts.whole, ALPHA), bypassed(bursts.pairs(LAYER), None, ALPHA).added_us
     assert rps == Estimate(4000.0, 4000.0, 4000.0)
     assert added == Estimate(50.0, 50.0, 50.0)
 
 
 def test_too_few_rounds_have_no_interval() -> None:
     bursts = Bursts([{None: burst(250.0), LAYER: burst(200.0)}] * 4)
-    share, rps = share_of(bursts.pairs(LAYER), ALPHA), rps_of(bursts.whole, ALPHA)
-    assert share is not None
+    share, rps = share_of(bursts), rps_of(bursts.whole, ALPHA)
     assert share.estimate == pytest.approx(0.2)
     assert not share.bounded
     assert rps.low == 0.0
@@ -118,8 +122,7 @@ def test_few_rounds_are_not_noisy_for_being_few() -> None:
 def test_a_layer_that_was_left_out_has_fewer_pairs() -> None:
     bursts = Bursts([{None: burst(250.0), LAYER: burst(200.0)}, *[{None: burst(250.0)}] * 6])
     assert len(bursts.pairs(LAYER)) == 1
-    assert bursts.pairs(RowIndex(3)) == []
-    assert share_of([], ALPHA) is None
+    assert bursts.pairs(EntryIndex(3)) == []
 
 
 def test_the_slowdown_is_that_of_the_servers_core() -> None:
@@ -163,14 +166,27 @@ def test_the_interval_of_a_percentile_holds_as_often_as_it_says(share: float) ->
     assert fmean(widths) < 0.5
 
 
-def test_the_mean_has_students_interval() -> None:
-    found = mean_interval([1.0, 2.0, 3.0, 4.0, 5.0], 0.05)
-    assert found.estimate == 3.0
-    assert found.half_width == pytest.approx(2.776 * math.sqrt(2.5 / 5), rel=1e-3)
-    assert not mean_interval([1.0, 2.0], 0.05).bounded
-
-
 # ---- effects of concurrency --------------------------------------------------------------------------------------
+
+
+ENTRY = EntryIndex(3)
+
+
+def observed(
+    one_us: float,
+    all_us: float,
+    turn_us: float,
+    latency_us: float,
+    request_us: float = 1000.0,
+    idle: float = 0.9,
+    clients: int = 100,
+    *,
+    steady: bool = True,
+) -> tuple[Observation, Observation]:
+    return (
+        Observation(1, {ENTRY: one_us}, 2 * one_us, 0.0, one_us, 0.0, steady),
+        Observation(clients, {ENTRY: all_us}, latency_us, turn_us, request_us, idle, steady),
+    )
 
 
 @pytest.mark.parametrize(
@@ -186,7 +202,10 @@ def test_the_mean_has_students_interval() -> None:
 def test_requests_queue_if_turns_of_the_loop_do_not_explain_their_wait(
     one_us: float, all_us: float, turns: int, turn_us: float, latency_us: float, expected: bool
 ) -> None:
-    assert serialises(one_us, all_us, turns, turn_us, latency_us) is expected
+    bursts = observed(one_us, all_us, turn_us, latency_us)
+    assert wait_in([ENTRY], turns, *bursts) == Wait(one_us, all_us, expected)
+    assert wait_in([EntryIndex(7)], turns, *bursts) == Wait(0.0, 0.0)
+    assert not wait_in([ENTRY], turns, *observed(one_us, all_us, turn_us, latency_us, clients=1)).serialises
 
 
 @pytest.mark.parametrize(
@@ -203,44 +222,56 @@ def test_requests_queue_if_turns_of_the_loop_do_not_explain_their_wait(
 def test_a_row_holds_requests_up_only_if_the_processor_does_not(
     one_us: float, request_us: float, idle: float, steady: bool, expected: bool
 ) -> None:
-    assert holds_up(one_us, request_us, idle, steady=steady) is expected
+    bursts = observed(one_us, 100 * one_us, 0.0, 100 * one_us, request_us, idle, steady=steady)
+    assert wait_in([ENTRY], 1, *bursts).serialises is expected
 
 
 def test_where_no_turn_was_sampled_nothing_is_said_to_queue() -> None:
-    assert not queues(100.0, 1e6, 0, Turns().mean_us)
-    assert queues(100.0, 1e6, 0, Turns(2000, 2).mean_us)
+    for turns, expected in (Turns(), False), (Turns(2000, 2), True):
+        bursts = observed(100.0, 1e6, turns.mean_us, 1e6)
+        assert grows(Wait(100.0, 1e6), 0, bursts[1]) is expected
+        assert wait_in([ENTRY], 0, *bursts).serialises is expected
 
 
 def test_garbage_that_costs_more_than_the_layer() -> None:
     pairs = [(burst(200.0, collecting=5.0), burst(250.0, collecting=25.0 + number % 2)) for number in range(20)]
-    collecting = collecting_us(pairs, ALPHA)
-    assert collecting is not None
-    assert collecting.estimate == pytest.approx(20.5)
-    assert collects(collecting, Estimate(10.0, 9.0, 11.0))
-    assert not collects(collecting, Estimate(20.0, 15.0, 25.0))
-    assert not collects(collecting, None)
-    assert not collects(None, Estimate(10.0, 9.0, 11.0))
-    assert not collects(collecting_us(pairs[:3], ALPHA), Estimate(1.0, 0.9, 1.1))
+    few = bypassed(pairs[:3], Estimate(1.0, 0.9, 1.1), ALPHA)
+    known = bypassed(pairs, Estimate(10.0, 9.0, 11.0), ALPHA)
+    assert known.collecting_us is not None
+    assert known.collecting_us.estimate == pytest.approx(20.5)
+    assert known.collects
+    assert not bypassed(pairs, Estimate(20.0, 15.0, 25.0), ALPHA).collects
+    assert not bypassed(pairs, None, ALPHA).collects
+    assert not few.collects
+    # What is left of 50 µs if the garbage of the layer takes as much as it may.
+    added, least = known.added_us, without_garbage(known)
+    assert added is not None
+    assert least == replace(added, low=added.low - known.collecting_us.high)
+    assert without_garbage(few) == few.added_us
+    assert without_garbage(LayerLoad()) is None
 
 
-@pytest.mark.parametrize(
-    ("added_us", "garbage_us", "own_us", "other"),
-    [
-        (121.0, 0.0, 107.0, False),  # a BaseHTTPMiddleware with 100 clients
-        (356.0, 10.0, 107.0, False),  # with 1,000
-        (12.0, 0.0, 0.1, False),
-        (900.0, 870.0, 5.0, False),  # garbage
-        (900.0, 0.0, 5.0, True),  # a login, without which the endpoint does nothing
-        (-900.0, 0.0, 5.0, False),
-    ],
-)
-def test_a_layer_does_not_add_many_times_its_own_time(
-    added_us: float, garbage_us: float, own_us: float, other: bool
-) -> None:
-    added, garbage, own = (Estimate(us, us, us) for us in (added_us, garbage_us, own_us))
-    assert does_something_else(added, garbage, own) == other
-    assert not does_something_else(Estimate(added_us, -math.inf, math.inf), garbage, own)
-    assert not does_something_else(added, garbage, None)
+# ---- layers that were not bypassed --------------------------------------------------------------------------------
+
+
+def row(us: Estimate | None, busy: Estimate | None = None, wait_us: float = 0.0) -> ResultRow:
+    occupation = None if busy is None else Occupation(busy, wait_us, None)
+    return ResultRow(Layer(RowIndex(0), "Auth", "shop.Auth", "middleware"), us, occupation=occupation)
+
+
+def test_the_share_of_a_layer_is_of_the_time_in_which_it_holds_the_event_loop() -> None:
+    us, busy = Estimate(100.0, 90.0, 110.0), Estimate(20.0, 10.0, 30.0)
+    assert divided(row(us), 1000.0, "it answers") == LayerLoad(us / 1000, "split", "it answers")
+    assert divided(row(us, busy), 1000.0, None) == LayerLoad(us / 1000, "split", "there was too little time for it")
+    assert divided(row(us, busy, wait_us=80.0), 1000.0, None).share == busy / 1000
+    for unknown in (None, Estimate(1.0, -math.inf, math.inf)):
+        assert divided(row(unknown), 1000.0, "it answers") == LayerLoad(why="it answers")
+
+
+def test_layers_that_take_next_to_nothing_are_not_bypassed() -> None:
+    assert is_negligible(row(Estimate(1.0, 0.0, 4.9)), 500.0)
+    assert not is_negligible(row(Estimate(1.0, 0.0, 5.1)), 500.0)
+    assert not is_negligible(row(None), 500.0)
 
 
 # ---- verdicts ----------------------------------------------------------------------------------------------------
@@ -273,19 +304,19 @@ KEPT, WITHIN, NEAR, OVER = (
     ],
 )
 def test_verdicts_on_shares(share: Estimate, conditions: Conditions, verdict: str, message_id: str | None) -> None:
-    judged = judge_share(share, 0.05, conditions)
+    judged = judge_share(LayerLoad(share, "bypass"), 0.05, conditions)
     assert judged.verdict == verdict
     assert (judged.reason or "").endswith(f"[{message_id}]" if message_id else "")
 
 
 def test_the_share_of_the_split_needs_more_room_to_fail() -> None:
-    assert judge_share(OVER, 0.05, Conditions(), exact=False).verdict == "undecided"
-    assert judge_share(OVER * 2, 0.05, Conditions(), exact=False).verdict == "fail"
+    assert judge_share(LayerLoad(OVER, "split"), 0.05, Conditions()).verdict == "undecided"
+    assert judge_share(LayerLoad(OVER * 2, "split"), 0.05, Conditions()).verdict == "fail"
 
 
 def test_a_layer_without_a_share_is_undecided() -> None:
-    judged = judge_share(None, 0.05, Conditions(), "it has none")
-    assert (judged.verdict, judged.reason) == ("undecided", "it has none")
+    judged = judge_share(LayerLoad(why="it answers"), 0.05, Conditions())
+    assert judged == Judged(0.05, "undecided", "there is no share for it: it answers [not-bypassed]")
 
 
 @pytest.mark.parametrize(
@@ -308,6 +339,6 @@ def test_verdicts_on_latencies(p99_ms: Estimate, conditions: Conditions, verdict
 def test_a_kept_share_seldom_fails_whatever_the_noise() -> None:
     rng, failed = random.Random(4), 0
     for _ in range(300):
-        share = share_of(Bursts(rounds(rng, 12)).pairs(LAYER), 0.01)
-        failed += judge_share(share, 0.2, Conditions()).verdict == "fail"
+        layer_load = bypassed(Bursts(rounds(rng, 12)).pairs(LAYER), None, 0.01)
+        failed += judge_share(layer_load, 0.2, Conditions()).verdict == "fail"
     assert failed == 0

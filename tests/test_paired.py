@@ -42,6 +42,13 @@ def test_one_pair_that_is_far_off_moves_little() -> None:
     assert hit.half_width < 3 * plain.half_width
 
 
+def test_the_mean_of_all_has_students_interval() -> None:
+    found = paired([1.0, 2.0, 3.0, 4.0, 5.0, 4.0, 3.0, 20.0], 0.05, trimmed=False)
+    assert found.estimate == 5.25
+    assert found.half_width == pytest.approx(2.3646 * 6.0886 / math.sqrt(8), rel=1e-3)
+    assert not paired([1.0, 2.0], 0.05, trimmed=False).bounded
+
+
 def test_the_sign_of_the_differences_is_that_of_the_interval() -> None:
     values = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0]
     found, mirrored = paired(values, 0.05), paired([-value for value in values], 0.05)

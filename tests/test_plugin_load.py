@@ -12,8 +12,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from fnmatch import fnmatch
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +24,10 @@ import pytest_mwbudget.load.process
 import pytest_mwbudget.load.run
 import pytest_mwbudget.load.server
 from pytest_mwbudget.config.settings import Settings, Under
+from pytest_mwbudget.errors import ResponseError
+from pytest_mwbudget.load.processor import Cores
+from pytest_mwbudget.load.run import _Driver, requests_of
+from pytest_mwbudget.load.server import Served
 from pytest_mwbudget.report.json import measured
 
 from .apps import FAST, LEAN, SPIN, Scheduled
@@ -340,7 +346,7 @@ def test_an_async_test_uses_its_own_loop(pytester: pytest.Pytester) -> None:
 def test_on_one_core_nothing_passes_that_may_be_too_small(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pytest_mwbudget.load.run, "cores", lambda: pytest_mwbudget.load.run.Cores(alone=True))
+    monkeypatch.setattr(pytest_mwbudget.load.run, "cores", lambda: Cores(alone=True))
     body = 'mw_budget.load("/health", clients=2, rps_share="99%", p99_ms=5000)'
     result = run(pytester, [case(body, 'load_time=0.5, undecided="warn"')])
     result.assert_outcomes(passed=1, warnings=1)
@@ -449,7 +455,7 @@ def test_an_interrupt_ends_the_test_wherever_the_server_meets_it(where: str) -> 
             logger.warning("Invalid HTTP request received.", exc_info=None if where == "unlogged" else error)
         logger.error("of the app", exc_info=LookupError())
     with pytest.raises(KeyboardInterrupt):
-        pytest_mwbudget.load.server.Served(1, "uvicorn", raised).check()
+        Served(1, "uvicorn", raised).check()
 
 
 def test_an_exception_of_the_app_does_not_end_the_test() -> None:
@@ -458,8 +464,16 @@ def test_an_exception_of_the_app_does_not_end_the_test() -> None:
     with pytest_mwbudget.load.server._logged() as raised:
         logging.getLogger("uvicorn.error").error("of the app", exc_info=error)
         logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
-    pytest_mwbudget.load.server.Served(1, "uvicorn", raised).check()
+    Served(1, "uvicorn", raised).check()
     assert raised == [error]
+
+
+def test_the_number_of_requests_of_a_burst() -> None:
+    assert requests_of(100_000.0, 1, 10e9) == 800
+    assert requests_of(100_000.0, 1000, 10e9) == 2000
+    assert requests_of(1_000_000.0, 1000, 10e9) == 1000  # a tenth of the time
+    assert requests_of(50e6, 1, 10e9) == 20
+    assert requests_of(1e9, 50, 10e9) == 50
 
 
 def test_a_slow_app_is_observed_in_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -469,14 +483,41 @@ def test_a_slow_app_is_observed_in_few_requests(monkeypatch: pytest.MonkeyPatch)
         sent.append((clients, requests))
         return {"ns": requests * 1e9 / clients}
 
-    driver_class = pytest_mwbudget.load.run._Driver
-    monkeypatch.setattr(driver_class, "sent", noted)
-    monkeypatch.setattr(driver_class, "_observed", noted)
+    monkeypatch.setattr(_Driver, "sent", noted)
+    monkeypatch.setattr(_Driver, "_observed", noted)
     nothing: Any = None
     parts = [nothing] * 5
-    driver = driver_class(nothing, Settings(load_time_s=10.0), Under(100), *parts, request_ns=1e7)
-    assert asyncio.run(driver.waits()) is not None
+    driver = _Driver(nothing, Settings(load_time_s=10.0), Under(100), *parts, request_ns=1e7)
+    assert asyncio.run(driver.observations()) is not None
     assert sent == [(1, 1), (1, 2), (100, 300)]
+
+
+@pytest.mark.parametrize(
+    ("figures", "raised", "said", "status"),
+    [
+        (
+            {"statuses": {"200": 7, "500": 2, "404": 1}},
+            None,
+            "of 10 requests *, 1 answered 404, 2 answered 500, not",
+            404,
+        ),
+        ({"statuses": {"200": 9, "500": 1}}, LookupError("no row"), "*, 1 answered 500, *LookupError: no row*", 500),
+        ({"error": "the server was silent"}, None, "with 3 clients, the server was silent. Under load *", None),
+    ],
+)
+def test_what_is_wrong_with_a_burst(figures: Any, raised: Exception | None, said: str, status: int | None) -> None:
+    async def burst(clients: int, requests: int) -> Any:
+        return figures
+
+    nothing: Any = None
+    caller: Any = SimpleNamespace(status=200, template=SimpleNamespace(line="GET /"))
+    process: Any = SimpleNamespace(burst=burst)
+    served = Served(1, "uvicorn", [raised] if raised else [])
+    driver = _Driver(caller, Settings(), Under(3), nothing, nothing, nothing, served, process)
+    with pytest.raises(ResponseError) as failed:
+        asyncio.run(driver.sent(3, 10))
+    assert fnmatch(str(failed.value), f"GET /: {said}*")
+    assert (failed.value.status, failed.value.__cause__, served.raised) == (status, raised, [])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no limit of open files")

@@ -82,17 +82,10 @@ def test_the_slack_begins_at_the_ends_of_both_intervals() -> None:
     assert contradicts(Estimate(100, 90, 110), Estimate(150, 110 + slack + 0.01, 180))
 
 
-def test_an_interval_without_ends_contradicts_nothing() -> None:
-    unknown = Estimate(0.0, -math.inf, math.inf)
-    for known in (us(0), us(1e6), us(-1e6), unknown):
-        assert not contradicts(unknown, known)
-        assert not contradicts(known, unknown)
-
-
 @st.composite
 def estimates(draw: st.DrawFn) -> Estimate:
-    estimate = draw(st.floats(-100, 1000))
-    below, above = draw(st.floats(0, 200)), draw(st.floats(0, 200))
+    estimate, width = draw(st.floats(-100, 1000)), st.floats(0, 200) | st.just(math.inf)
+    below, above = draw(width), draw(width)
     return Estimate(estimate, estimate - below, estimate + above)
 
 
@@ -124,13 +117,6 @@ def test_a_failure_by_a_count_is_not(quantity: Quantity) -> None:
     assert not in_doubt(report(us(60), {quantity: judged("fail"), "us": judged("pass")}), counts(objects=1))
 
 
-def test_what_has_no_budget_of_time_or_no_time_is_not() -> None:
-    many = counts(objects=10**6, tasks=9)
-    assert not in_doubt(report(us(60), runs_task=True), many)
-    assert not in_doubt(report(us(60), {"tasks": judged("pass")}, runs_task=True), many)
-    assert not in_doubt(report(None, {"us": judged("fail")}, runs_task=True), many)
-
-
 def test_a_pass_stands_on_its_row_alone_but_for_who_spawns_tasks() -> None:
     assert not in_doubt(report(us(10), KEPT), counts(objects=100))
     assert in_doubt(report(us(10), KEPT, runs_task=True), counts())
@@ -154,10 +140,6 @@ def test_a_pass_without_counts_is_not_in_doubt_and_without_objects_only_by_tasks
     assert not in_doubt(report(us(10), KEPT, runs_task=True), None)
     assert not in_doubt(report(us(0), KEPT), counts(objects=None))
     assert in_doubt(report(us(0), KEPT), counts(objects=None, tasks=1))
-
-
-def test_an_undecided_verdict_needs_no_second_witness() -> None:
-    assert not in_doubt(report(us(50), {"us": judged("undecided")}, runs_task=True), counts(tasks=1))
 
 
 def test_only_a_budget_of_the_whole_time_is_doubted_for_tasks() -> None:
@@ -222,10 +204,6 @@ def test_a_failure_by_percentile_or_message_falls_with_the_row(quantity: Quantit
     assert f"{saved.estimate:.1f} µs shorter" in found.reason
 
 
-def test_a_saving_that_may_contain_waits_says_nothing_of_a_busy_time_that_passes() -> None:
-    assert verdict(us(20, 2), us(300, 5), "busy_us", judged("pass")) == judged("pass")
-
-
 @pytest.mark.parametrize("runs_task", [True, False])
 def test_a_pass_whose_saving_is_far_over_the_budget_is_undecided(runs_task: bool) -> None:
     found = verdict(us(20, 2), us(300, 5), "us", judged("pass"), runs_task=runs_task)
@@ -246,26 +224,6 @@ def test_a_pass_stands_unless_all_of_the_saving_would_fail() -> None:
 def test_a_pass_stands_if_the_saving_is_smaller_or_agrees() -> None:
     assert verdict(us(40, 2), us(-200), "us", judged("pass")) == judged("pass")
     assert verdict(us(49.9, 0.05), us(56, 1), "us", judged("pass")) == judged("pass")
-
-
-@pytest.mark.parametrize("quantity", OF_REQUESTS)
-def test_a_saving_changes_no_pass_by_percentile_or_message(quantity: Quantity) -> None:
-    assert verdict(us(20, 2), us(300, 5), quantity, judged("pass")) == judged("pass")
-
-
-def test_an_undecided_verdict_keeps_its_reason() -> None:
-    for quantity in TIMES:
-        assert verdict(us(20, 2), us(300, 5), quantity, judged("undecided")) == judged("undecided")
-
-
-def test_a_layer_without_a_time_keeps_its_verdicts() -> None:
-    before = report(None, {"us": judged("pass"), "tasks": judged("fail")})
-    assert judged_by_both(before, us(1000)) == before
-
-
-def test_a_saving_of_unknown_size_changes_nothing() -> None:
-    before = report(us(80), {"us": judged("fail"), "p99_us": judged("fail")})
-    assert judged_by_both(before, Estimate(0.0, -math.inf, math.inf)) == before
 
 
 @relaxed
@@ -303,7 +261,7 @@ def test_the_second_witness_only_takes_verdicts_on_times_back(
             assert f"{figure.estimate:.1f} µs" in one.reason
             assert f"({figure.low:.1f} to {figure.high:.1f})" in one.reason
         if budgets[quantity].verdict == "pass":
-            assert quantity in ("us", "busy_us")
+            assert quantity == "us"
             assert saved.low > one.bound
 
 

@@ -7,19 +7,20 @@ are pairs, so whatever changes slowly is in both (docs/decisions/0034).
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from statistics import fmean, median
+from dataclasses import dataclass, replace
+from statistics import median
 
 from ..errors import tagged
 from ..model.estimate import Estimate, Microseconds
 from ..model.judged import Judged
-from ..model.stack import RowIndex
-from .estimates import ALPHA
-from .paired import FEWEST_PAIRS, paired, student
-from .savings import takes_another_way
-from .slowdown import APPS_SLOWED, STEADY
+from ..model.load import LayerLoad, Wait
+from ..model.results import ResultRow
+from ..model.stack import EntryIndex
+from .paired import FEWEST_PAIRS, paired
+from .savings import Arm
+from .slowdown import APPS_SLOWED, slowdown
 from .verdicts import BETWEEN_RUNS
 
 # A moment is quiet if a fixed piece of work takes at most QUIET times as long as in the quickest tenth of the moments.
@@ -36,9 +37,8 @@ UNEXPLAINED, SERIAL_SHARE = 3.0, 0.3
 IDLE_SHARE, FULL_SHARE = 0.2, 0.5
 # By how much the share of the split may be too large.
 SPLIT_ROOM = 0.5
-
-# What is bypassed in a burst: a layer, or None for nothing.
-Arm = RowIndex | None
+# A layer of less than this share of a request is not bypassed: the bursts would take too long to see it.
+NEGLIGIBLE_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +64,15 @@ class Burst:
 Round = Mapping[Arm, Burst]
 
 
-@dataclass(frozen=True, slots=True)
 class Bursts:
     """All rounds, each with a burst past no layer. Only quiet bursts count, unless these are too few: then `noisy`."""
 
-    rounds: Sequence[Round]
-    noisy: bool = field(init=False)
-    _limits: tuple[float, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        gauges = zip(*(burst.gauges for bursts in self.rounds for burst in bursts.values()), strict=True)
-        limits = tuple(QUIET * sorted(times)[int(QUICK_SHARE * len(times))] for times in gauges)
-        object.__setattr__(self, "_limits", limits)
-        layers = {arm for bursts in self.rounds for arm in bursts if arm is not None}
-        numbers = [(len(self._quiet_pairs(layer)), len(self._all_pairs(layer))) for layer in layers]
-        numbers.append((len(self._quiet_whole()), len(self.rounds)))
-        object.__setattr__(self, "noisy", any(quiet < min(FEWEST_PAIRS, every) for quiet, every in numbers))
+    def __init__(self, rounds: Sequence[Round]) -> None:
+        self.rounds = rounds
+        gauges = zip(*(burst.gauges for bursts in rounds for burst in bursts.values()), strict=True)
+        self._limits = [QUIET * sorted(times)[int(QUICK_SHARE * len(times))] for times in gauges]
+        numbers = [(len(self._quiet(arm)), len(self._all(arm))) for arm in {arm for bursts in rounds for arm in bursts}]
+        self.noisy = any(quiet < min(FEWEST_PAIRS, every) for quiet, every in numbers)
 
     def is_quiet(self, burst: Burst) -> bool:
         """Return whether a burst was taken in quiet moments."""
@@ -94,20 +87,23 @@ class Bursts:
     @property
     def whole(self) -> list[Burst]:
         """The bursts past no layer that count."""
-        return [bursts[None] for bursts in self.rounds] if self.noisy else self._quiet_whole()
+        return [whole for _, whole in self.pairs(None)]
 
-    def _quiet_whole(self) -> list[Burst]:
-        return [bursts[None] for bursts in self.rounds if self.is_quiet(bursts[None])]
-
-    def pairs(self, layer: RowIndex) -> list[tuple[Burst, Burst]]:
+    def pairs(self, arm: Arm) -> list[tuple[Burst, Burst]]:
         """Return the pairs of bursts without and with a layer that count."""
-        return self._all_pairs(layer) if self.noisy else self._quiet_pairs(layer)
+        return self._all(arm) if self.noisy else self._quiet(arm)
 
-    def _all_pairs(self, layer: RowIndex) -> list[tuple[Burst, Burst]]:
-        return [(bursts[layer], bursts[None]) for bursts in self.rounds if layer in bursts]
+    def _all(self, arm: Arm) -> list[tuple[Burst, Burst]]:
+        return [(bursts[arm], bursts[None]) for bursts in self.rounds if arm in bursts]
 
-    def _quiet_pairs(self, layer: RowIndex) -> list[tuple[Burst, Burst]]:
-        return [pair for pair in self._all_pairs(layer) if all(map(self.is_quiet, pair))]
+    def _quiet(self, arm: Arm) -> list[tuple[Burst, Burst]]:
+        return [pair for pair in self._all(arm) if all(map(self.is_quiet, pair))]
+
+    @property
+    def busy(self) -> float | None:
+        """The typical share of a burst in which the server's thread worked, None if unknown."""
+        known = [burst.busy for burst in self.whole if burst.busy is not None]
+        return median(known) if known else None
 
     @property
     def limited(self) -> bool:
@@ -116,46 +112,42 @@ class Bursts:
 
     def slowdown(self, best_ns: float) -> float:
         """Return how many times slower than at its best the server's core was in the bursts that count, at least 1."""
-        ratio = median([burst.gauges[0] for burst in self.whole]) / best_ns if self.whole and best_ns > 0 else 1.0
-        return ratio if ratio > STEADY else 1.0
+        return slowdown([burst.gauges[0] for burst in self.whole], best_ns)
 
 
-def alpha_of(figures: int) -> float:
-    """Return the error of each interval so that this many hold jointly at `1 - ALPHA`."""
-    return ALPHA / figures
+def bypassed(pairs: Sequence[tuple[Burst, Burst]], own: Estimate | None, alpha: float) -> LayerLoad:
+    """Return what a layer of this self time costs, by pairs of bursts without and with it. There is at least one pair.
 
-
-def share_of(pairs: Sequence[tuple[Burst, Burst]], alpha: float) -> Estimate | None:
-    """Return the share of the requests per second that a layer costs, None without a pair."""
-    return _paired([1 - without.request_us / whole.request_us for without, whole in pairs], alpha)
-
-
-def added_us(pairs: Sequence[tuple[Burst, Burst]], alpha: float) -> Estimate | None:
-    """Return what a layer adds to the time of a request, None without a pair."""
-    return _paired([whole.request_us - without.request_us for without, whole in pairs], alpha)
-
-
-def collecting_us(pairs: Sequence[tuple[Burst, Burst]], alpha: float) -> Estimate | None:
-    """Return what a layer adds to the time of garbage collection, for each request; None without a pair.
-
-    A full collection is rare and long, and belongs to the mean: so nothing is trimmed.
+    A full garbage collection is rare and long, and belongs to the mean of its time: so that is not trimmed.
     """
-    differences = [whole.collecting_us - without.collecting_us for without, whole in pairs]
-    return mean_interval(differences, alpha) if differences else None
+    collecting = paired([whole.collecting_us - without.collecting_us for without, whole in pairs], alpha, trimmed=False)
+    return LayerLoad(
+        share=paired([1 - without.request_us / whole.request_us for without, whole in pairs], alpha),
+        method="bypass",
+        added_us=paired([whole.request_us - without.request_us for without, whole in pairs], alpha),
+        collecting_us=collecting,
+        collects=own is not None and collecting.bounded and collecting.low > own.high > 0,
+    )
 
 
-def _paired(differences: Sequence[float], alpha: float) -> Estimate | None:
-    return paired(differences, alpha) if differences else None
+def divided(row: ResultRow, request_us: Microseconds, why: str | None) -> LayerLoad:
+    """Return the share of a request's time under load that is the layer's own, with the reason for no bypass.
+
+    Of the own time only the part counts that holds the event loop: while a layer waits, other requests are served.
+    """
+    if row.us is None or not row.us.bounded:
+        return LayerLoad(why=why)
+    spent = row.occupation
+    own = spent.busy if spent is not None and spent.wait_us and spent.busy.bounded else row.us
+    return LayerLoad(own / request_us, "split", why or "there was too little time for it")
 
 
-def mean_interval(values: Sequence[float], alpha: float) -> Estimate:
-    """Return the mean with the interval of Student's t, unbounded for fewer than FEWEST_PAIRS values."""
-    mean, count = fmean(values), len(values)
-    if count < FEWEST_PAIRS:
-        return Estimate(mean, -math.inf, math.inf)
-    error = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1) / count)
-    half = student(count - 1, alpha) * error
-    return Estimate(mean, mean - half, mean + half)
+def is_negligible(row: ResultRow, working_us: Microseconds) -> bool:
+    """Return whether bursts past a layer would take too long to see it.
+
+    The server works for `working_us` for each request, which a busy machine changes little.
+    """
+    return row.us is not None and row.us.high < NEGLIGIBLE_SHARE * working_us
 
 
 def rps_of(bursts: Sequence[Burst], alpha: float) -> Estimate:
@@ -163,11 +155,6 @@ def rps_of(bursts: Sequence[Burst], alpha: float) -> Estimate:
     us = paired([burst.request_us for burst in bursts], alpha)
     low = 1e6 / us.high if us.bounded else 0.0
     return Estimate(1e6 / us.estimate, low, 1e6 / us.low if us.bounded and us.low > 0 else math.inf)
-
-
-def split_share(own: Estimate, request_us: Microseconds) -> Estimate:
-    """Return the share of a request's time under load that is the layer's own."""
-    return own / request_us
 
 
 def quantile_ms(bursts: Sequence[Burst], share: float, alpha: float) -> Estimate:
@@ -183,10 +170,10 @@ def quantile_ms(bursts: Sequence[Burst], share: float, alpha: float) -> Estimate
 
     def below(latency_us: float) -> Estimate:
         shares = [bisect_right(burst.latencies_us, latency_us) / len(burst.latencies_us) for burst in bursts]
-        return mean_interval(shares, alpha)
+        return paired(shares, alpha, trimmed=False)
 
-    low = _first(ordered, lambda end_us: below(end_us).high >= share)
-    high = _first(ordered, lambda end_us: below(end_us).low >= share)
+    low = bisect_left(ordered, share, key=lambda end_us: below(end_us).high)
+    high = bisect_left(ordered, share, key=lambda end_us: below(end_us).low)
     # Where even the longest latency leaves the percentile open, the interval has no end.
     return Estimate(
         centre,
@@ -195,62 +182,52 @@ def quantile_ms(bursts: Sequence[Burst], share: float, alpha: float) -> Estimate
     )
 
 
-def _first(ordered: Sequence[float], holds: Callable[[float], bool]) -> int:
-    """Return the place of the first value for which `holds`, which holds for all larger ones; the length for none."""
-    low, high = 0, len(ordered)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(ordered[middle]) else (middle + 1, high)
-    return low
-
-
 # ---- effects of concurrency --------------------------------------------------------------------------------------
 
 
-def serialises(
-    one_us: Microseconds, all_us: Microseconds, turns: float, turn_us: Microseconds, latency_us: Microseconds
-) -> bool:
-    """Return whether requests queue in a row, which they stay in for `one_us` with one client and `all_us` with many.
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What an observed burst shows: how long a request is in each entry, its latency, and a turn of the event loop.
 
-    A request that is suspended `turns` times waits for that many turns of the event loop, of `turn_us` each with many
-    clients. `latency_us` is the whole latency with many clients.
+    `request_us` is the time between two responses, `idle` the share of the time in which the process neither worked nor
+    waited for a core. `steady` is whether turns tell everything that requests waited for but queues: without threads
+    and with a core for the loop.
     """
-    grown = all_us - one_us
-    return queues(one_us, all_us, turns, turn_us) and grown > one_us and grown > SERIAL_SHARE * latency_us
+
+    clients: int
+    own_us: Mapping[EntryIndex, Microseconds]
+    latency_us: Microseconds
+    turn_us: Microseconds
+    request_us: Microseconds
+    idle: float
+    steady: bool
 
 
-def queues(one_us: Microseconds, all_us: Microseconds, turns: float, turn_us: Microseconds) -> bool:
-    """Return whether requests stay in a row longer with many clients than turns of the event loop explain.
+def wait_in(entries: Sequence[EntryIndex], turns: int, one: Observation, every: Observation) -> Wait:
+    """Return how long requests are in the row of these entries, with one client and with all, and whether they queue.
 
-    The arguments are those of `serialises`.
+    A request is suspended in the row for `turns` turns of the event loop. Requests queue in it if its time grows beyond
+    these, and if they can be slow for that, and not for the processor. A row in which requests are one at a time can
+    also hold up others while the processor works: if that fills most of the time.
     """
-    return all_us - one_us > UNEXPLAINED * (turns + 1) * turn_us
+    one_us, all_us = (sum(burst.own_us.get(index, 0.0) for index in entries) for burst in (one, every))
+    grown, wait = all_us - one_us, Wait(one_us, all_us)
+    slow = every.clients > 1 and grown > one_us and grown > SERIAL_SHARE * every.latency_us
+    holds_up = every.idle >= IDLE_SHARE or (every.steady and one_us > FULL_SHARE * every.request_us)
+    return replace(wait, serialises=slow and holds_up and grows(wait, turns, every))
 
 
-def holds_up(one_us: Microseconds, request_us: Microseconds, idle: float, *, steady: bool) -> bool:
-    """Return whether requests can be slow for a queue in a row, and not for the processor.
-
-    `idle` is the share of the time in which the processor had nothing to do, `request_us` the time between responses.
-    A row in which requests are one at a time, for `one_us` each, can also hold up others while the processor works: if
-    that fills most of the time. Turns tell so only in a `steady` burst, without threads and with a core for the loop.
-    """
-    return idle >= IDLE_SHARE or (steady and one_us > FULL_SHARE * request_us)
+def grows(wait: Wait, turns: int, every: Observation) -> bool:
+    """Return whether requests are in a row longer with all clients than its turns of the event loop explain."""
+    return wait.all_us - wait.one_us > UNEXPLAINED * (turns + 1) * every.turn_us
 
 
-def does_something_else(added: Estimate | None, collecting: Estimate | None, own: Estimate | None) -> bool:
-    """Return whether bursts past a layer are quicker by far more than its own time and its garbage explain.
-
-    A layer in which requests queue adds more than its own time, and is no case for this question.
-    """
-    if added is None:
-        return False
-    garbage_us = max(0.0, collecting.high) if collecting is not None and collecting.bounded else 0.0
-    return takes_another_way(replace(added, low=added.low - garbage_us), own)
-
-
-def collects(collecting: Estimate | None, own: Estimate | None) -> bool:
-    """Return whether the garbage collection for a layer certainly takes more than the layer's own time."""
-    return collecting is not None and own is not None and collecting.bounded and collecting.low > own.high > 0
+def without_garbage(layer_load: LayerLoad) -> Estimate | None:
+    """Return what a bypassed layer adds to a request, at least, without what garbage collection takes of it."""
+    added, collecting = layer_load.added_us, layer_load.collecting_us
+    if added is None or collecting is None or not collecting.bounded:
+        return added
+    return replace(added, low=added.low - max(0.0, collecting.high))
 
 
 # ---- verdicts ----------------------------------------------------------------------------------------------------
@@ -306,18 +283,17 @@ class Conditions:
         return None
 
 
-def judge_share(
-    share: Estimate | None, bound: float, conditions: Conditions, why: str | None = None, *, exact: bool = True
-) -> Judged:
-    """Judge the share of a layer by its budget, both from 0 to 1. `why` says why there is no share.
+def judge_share(layer_load: LayerLoad, bound: float, conditions: Conditions) -> Judged:
+    """Judge the share of a layer by its budget, both from 0 to 1.
 
-    A share that is not `exact` is that of the split, which under load can be too large; so it needs more room to fail.
+    A share that is the layer's own time divided by that of a request can be too large, so it needs more room to fail.
     Where the time of a request has a part of the load generator's, shares are too small, so none passes.
     """
-    if share is None:
-        return Judged(bound, "undecided", why)
-    room = BETWEEN_RUNS if exact else SPLIT_ROOM
-    return _judged(share, bound, conditions, lambda value: f"{value:.1%}", room, no_pass=conditions.clients_cost)
+    if layer_load.share is None:
+        reason = layer_load.why or "there were too few rounds of bursts"
+        return Judged(bound, "undecided", tagged(f"there is no share for it: {reason}", "not-bypassed"))
+    room, show = BETWEEN_RUNS if layer_load.method == "bypass" else SPLIT_ROOM, "{:.1%}".format
+    return _judged(layer_load.share, bound, conditions, show, room, no_pass=conditions.clients_cost)
 
 
 def judge_p99(p99_ms: Estimate, bound: float, conditions: Conditions) -> Judged:
@@ -325,7 +301,7 @@ def judge_p99(p99_ms: Estimate, bound: float, conditions: Conditions) -> Judged:
 
     Where a latency has a part of the load generator's, latencies are too long, so none fails.
     """
-    show, no_fail = (lambda value: f"{value:.3g} ms"), conditions.clients_cost
+    show, no_fail = "{:.3g} ms".format, conditions.clients_cost
     return _judged(p99_ms, bound, conditions, show, BETWEEN_RUNS, no_fail=no_fail)
 
 
@@ -340,31 +316,27 @@ def _judged(
     no_fail: str | None = None,
 ) -> Judged:
     """Judge a figure. `no_pass` and `no_fail` say why a pass or a failure does not count, None if it does."""
-    if not figure.bounded and not (figure.high <= bound):
-        few = f"there were too few rounds of bursts for an interval; give it more time with {conditions.time}"
-        return Judged(bound, "undecided", tagged(few, "too-few-requests"))
-    interval = f"the interval {show(figure.low)} to {show(figure.high)}"
+
+    def undecided(why: str, message_id: str) -> Judged:
+        return Judged(bound, "undecided", tagged(why, message_id))
+
     if figure.high <= bound:
         return Judged(bound, "pass") if no_pass is None else Judged(bound, "undecided", no_pass)
+    more_time = f"give it more time with {conditions.time}"
+    if not figure.bounded:
+        return undecided(f"there were too few rounds of bursts for an interval; {more_time}", "too-few-requests")
+    interval = f"the interval {show(figure.low)} to {show(figure.high)}"
     if figure.low <= bound:
-        more = f"give it more time with {conditions.time}, or move the budget away from the figure"
-        return Judged(
-            bound, "undecided", tagged(f"{interval} holds the budget of {show(bound)}; {more}", "near-budget")
-        )
-    if conditions.excuse is not None:
-        return Judged(bound, "undecided", conditions.excuse)
-    if no_fail is not None:
-        return Judged(bound, "undecided", no_fail)
+        holds = f"{interval} holds the budget of {show(bound)}"
+        return undecided(f"{holds}; {more_time}, or move the budget away from the figure", "near-budget")
+    excuse = conditions.excuse or no_fail
+    if excuse is not None:
+        return Judged(bound, "undecided", excuse)
     if figure.low > (1 + room) * conditions.slowdown**APPS_SLOWED * bound:
         return Judged(bound, "fail")
     if conditions.slowdown > 1:
-        slow = (
-            f"the machine ran {conditions.slowdown:.2f} times slower than at its best, which may explain the excess;"
-            " run it again when the machine is less busy"
-        )
-        return Judged(bound, "undecided", tagged(slow, "slow-machine"))
-    near = (
-        f"{interval} begins above the budget of {show(bound)} by no more than the {room:.0%} that such figures"
-        " can be off; raise the budget, or lower the cost"
-    )
-    return Judged(bound, "undecided", tagged(near, "near-budget"))
+        slower = f"the machine ran {conditions.slowdown:.2f} times slower than at its best"
+        why = f"{slower}, which may explain the excess; run it again when the machine is less busy"
+        return undecided(why, "slow-machine")
+    near = f"{interval} begins above the budget of {show(bound)} by no more than the {room:.0%} that such figures"
+    return undecided(f"{near} can be off; raise the budget, or lower the cost", "near-budget")

@@ -18,8 +18,10 @@ FEWEST_PAIRS = 5
 TRIMMED_OF = 8
 
 
-def paired(differences: Sequence[float], alpha: float) -> Estimate:
-    """Return the trimmed mean of the differences with its two-sided `1 - alpha` interval; unbounded for too few.
+def paired(differences: Sequence[float], alpha: float, *, trimmed: bool = True) -> Estimate:
+    """Return the mean of the differences with its two-sided `1 - alpha` interval; unbounded for too few.
+
+    The mean is trimmed, unless what is rare and far off belongs to it.
 
     Source: Yuen, "The two-sample trimmed t for unequal population variances", Biometrika 61 (1974), for one sample.
     Raises ValueError if there is no difference.
@@ -27,7 +29,7 @@ def paired(differences: Sequence[float], alpha: float) -> Estimate:
     if not differences:
         raise ValueError("the mean of nothing")
     ordered, count = sorted(differences), len(differences)
-    cut = count // TRIMMED_OF
+    cut = count // TRIMMED_OF if trimmed else 0
     kept = ordered[cut : count - cut]
     centre = math.fsum(kept) / len(kept)
     if count < FEWEST_PAIRS:

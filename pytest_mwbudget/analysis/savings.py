@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import TypeAlias
 
-from ..model.estimate import Estimate, Microseconds
+from ..model.estimate import Microseconds
 from ..model.saves import Saves
 from ..model.stack import EntryIndex
 from .calibration import US_PER_NS
 from .estimates import ALPHA, method_us
 from .intervals import quickest, quiet_limit
-from .paired import paired
+from .paired import FEWEST_PAIRS, paired
 from .samples import QUIET_PAIR, Series
 from .slowdown import slowdown
 
@@ -21,14 +21,12 @@ GROUPS = 24
 # A group counts if at least this many of its requests with the layer, and as many without it, are quick.
 FEWEST_OF_GROUP = 3
 
-# Leaving a layer out may save up to this many times its own time, and this much more: the layer leaves cold caches and
-# takes turns of the event loop. Above that, the app does something else without the layer.
-MOST_TIMES, MOST_US = 5.0, 20.0
-
 FEW = "there were too few requests in quiet moments"
 
-# The nanoseconds of a block of requests without each layer, by its entry, and of one with every layer, by None.
-Round: TypeAlias = Mapping[EntryIndex | None, Series]
+# The layer that is left out of a block of requests; None for a block with every layer.
+Arm: TypeAlias = EntryIndex | None
+# The nanoseconds of each block of requests.
+Round: TypeAlias = Sequence[tuple[Arm, Series]]
 
 
 def savings(
@@ -40,7 +38,7 @@ def savings(
     in the quickest moments in which the rows were read. The intervals of all layers hold jointly at `1 - ALPHA`. There
     is one look.
     """
-    references = [ns for blocks in rounds for series in blocks.values() for ns in series.reference]
+    references = [ns for blocks in rounds for _, series in blocks for ns in series.reference]
     limit = quiet_limit(references, QUIET_PAIR, min(quick_ns, quickest(references)))
     groups = [*_groups(rounds)]
     saves_of = {}
@@ -70,39 +68,20 @@ def _differences(groups: Iterable[Sequence[Round]], index: EntryIndex, limit: fl
     return differences
 
 
-def _quiet(group: Iterable[Round], arm: EntryIndex | None, limit: float) -> Series:
+def _quiet(group: Iterable[Round], arm: Arm, limit: float) -> Series:
     kept = Series()
-    for blocks in group:
-        for ns, reference in zip(blocks[arm].values, blocks[arm].reference, strict=True) if arm in blocks else ():
+    for series in (series for blocks in group for left_out, series in blocks if left_out == arm):
+        for ns, reference in zip(series.values, series.reference, strict=True):
             if reference <= limit:
                 kept.add(ns, reference)
     return kept
 
 
 def _saves(differences: Series, quick_ns: float, alpha: float) -> Saves:
-    if not differences.values:
+    if len(differences.values) < FEWEST_PAIRS:
         return Saves(None, FEW)
     us = paired(differences.values, alpha) * US_PER_NS
-    if not us.bounded:
-        return Saves(None, FEW)
     slow = slowdown(differences.reference, quick_ns)
     if slow > 1:
         return Saves(None, f"the machine ran {slow:.2f} times slower than for the rows")
     return Saves(us)
-
-
-def takes_another_way(saved: Estimate, own: Estimate | None) -> bool:
-    """Return whether an app does something else without a layer, such as less for a client that is not logged in.
-
-    Leaving the layer out then saves far more than the layer's own time explains.
-    """
-    if own is None or not (saved.bounded and own.bounded):
-        return False
-    return saved.low > MOST_TIMES * max(0.0, own.high) + MOST_US
-
-
-def other_way(saved: Estimate, own: Estimate | None) -> Saves | None:
-    """Return the reason why the saving of a layer is unknown, None if the app does the same without the layer."""
-    if own is None or not takes_another_way(saved, own):
-        return None
-    return Saves(None, f"the app takes another way without it: {saved.estimate:.0f} µs less, not {own.estimate:.0f}")

@@ -74,6 +74,16 @@ def garbage_collection_paused() -> Iterator[None]:
 
 
 @contextmanager
+def garbage_collection_deferred() -> Iterator[None]:
+    """Pause garbage collection in the block, and collect the youngest generation at its end."""
+    try:
+        with garbage_collection_paused():
+            yield
+    finally:
+        gc.collect(0)
+
+
+@contextmanager
 def raised_recursion_limit(boundaries: int) -> Iterator[None]:
     """Raise the recursion limit to make room for the frames of the probes at this number of boundaries."""
     before = sys.getrecursionlimit()

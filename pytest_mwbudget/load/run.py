@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
 from ..analysis import load as analysis
-from ..analysis.load import Arm, Burst, Bursts, Conditions, Round
+from ..analysis.estimates import ALPHA
+from ..analysis.load import NEGLIGIBLE_SHARE, Burst, Bursts, Conditions, Observation, is_negligible
 from ..analysis.paired import FEWEST_PAIRS
 from ..asgi import server as in_process
 from ..asgi.stack import Stack
 from ..config.budgets import assign
 from ..config.settings import Settings, Under
-from ..errors import MeasurementError, MwBudgetError, ResponseError, described, tagged
+from ..errors import MeasurementError, ResponseError, described, tagged
 from ..interpreter.clocks import Clock, process_time_ns
-from ..model.estimate import Estimate, Microseconds, Nanoseconds
-from ..model.judged import Judged, worst
+from ..model.estimate import Nanoseconds, Seconds
+from ..model.judged import worst
 from ..model.load import LayerLoad, Load, Wait
-from ..model.quantities import RPS_SHARE, Quantity
+from ..model.quantities import RPS_SHARE
 from ..model.remedies import MAX_TIME
 from ..model.results import Result, ResultRow
 from ..model.stack import EntryIndex, RowIndex, parts_of
+from ..timing.arms import Arms, other_way
 from ..timing.host_speed import reference_ns, waited_ns
-from ..timing.run import Environment
-from .bypass import Trampolines, Way, Ways, ways_past
+from ..timing.run import NS_PER_S, Environment
+from ..timing.sampler import Deadline
 from .collecting import Collecting, collecting
 from .process import Generator, generator
-from .processor import Cores, cores, pinned
-from .rounds import NS_PER_S, BypassError, Rounds, requests_of
+from .processor import cores, pinned
 from .server import Served, files_for, serving
+from .stays import observable, observed
 from .turns import sampled_turns
 
 # Warming up takes this share of the time at most, and observing how long requests are in each layer twice this one.
@@ -40,8 +41,10 @@ WARM_SHARE, OBSERVED_SHARE = 0.1, 0.08
 FIRST_REQUESTS, MOST_OBSERVED = 20, 400
 # The times of the reference workload beside a burst, of which the median counts.
 GAUGES = 9
-# A layer of less than this share of a request is not bypassed: the bursts would take too long to see it.
-NEGLIGIBLE_SHARE = 0.01
+# A burst takes about this long: shorter ones cost more pauses, and in longer ones the machine changes its speed.
+BURST_S: Seconds = 0.08
+# A burst has at least this many requests for each client, and this many in all.
+FEWEST_EACH, FEWEST = 2, 40
 
 
 async def under_load(
@@ -51,26 +54,40 @@ async def under_load(
 
     Raises MeasurementError and ResponseError if the app does not answer all requests in time and with the same status.
     """
-    assert settings.load is not None
+    under = settings.load
+    assert under is not None
     require_loop(caller.loop.name)
     chosen = cores()
     # Threads of the app inherit the core. They shall not take it from the event loop.
     on = replace(chosen, server=None) if stack.threads else chosen
     clock = environment.clock
     begin_ns = clock()
-    past = ways_past(stack, caller.template.line.method)
-    trampolines = Trampolines(stack, past.found, clock)
-    with collecting(clock) as garbage, pinned(on.server), trampolines.installed():
-        async with _driver(caller, settings, environment, garbage, trampolines, on) as driver:
-            await driver.warm(begin_ns)
-            waits = await driver.waits()
-            ways, why_not = ways_worth(past, result, driver.working_ns / 1000)
-            ways = [way for way in ways if not await _dishonest(way, caller, settings, trampolines, why_not)]
-            outcome = await driver.rounds(ways, begin_ns)
-    why_not |= outcome.refused
+    entries = {layer.index: entry for entry, layer in stack.layers if entry is not None}
+    arms = Arms(stack, caller, environment.rng, entries.values(), further=observable(stack))
+    scheme = caller.template.scope(None)["scheme"]
+    with collecting(clock) as garbage, pinned(on.server), arms.bypasses.installed(), files_for(under.clients):
+        async with serving(caller.app, caller.state, scheme) as served:
+            with generator(served.port, caller.template, on.generator, settings.startup_timeout_s) as process:
+                driver = _Driver(caller, settings, under, environment, garbage, arms, served, process)
+                await driver.warm(begin_ns)
+                observations = await driver.observations()
+                for row in result.layers:
+                    entry = entries.get(row.layer.index)
+                    if entry in arms.layers and is_negligible(row, driver.working_ns / 1000):
+                        arms.refuse(entry, f"it takes less than {NEGLIGIBLE_SHARE:.0%} of the time of a request")
+                await arms.try_each(settings.startup_timeout_s)
+                bursts = await driver.rounds(begin_ns)
     seconds = (clock() - begin_ns) / NS_PER_S
-    known = _Outcome(stack, settings, environment, result, on, driver, Bursts(outcome.rounds), waits, why_not)
-    return known.result(seconds)
+    more_time = settings.more_time
+    conditions = Conditions(
+        bursts.slowdown(environment.machine.best_ns),
+        bursts.noisy,
+        on.alone,
+        bursts.limited,
+        environment.turn.crowded,
+        "--mw-budget-load-time" if more_time == MAX_TIME else more_time.name,
+    )
+    return _Outcome(result, driver, bursts, observations, entries, conditions).result(seconds)
 
 
 def require_loop(name: str) -> None:
@@ -83,97 +100,7 @@ def require_loop(name: str) -> None:
         )
 
 
-def ways_worth(ways: Ways, result: Result, working_us: Microseconds) -> tuple[list[Way], dict[RowIndex, str]]:
-    """Return the ways past layers that a burst can see, and why there are no others.
-
-    A round of bursts takes as long as it has layers, so layers that cost next to nothing would take time from others.
-    The server works for `working_us` for each request, which a busy machine changes little.
-    """
-    reports = {report.layer.index: report for report in result.layers}
-    kept, why_not = [], dict(ways.why_not)
-    for way in ways.found:
-        us = reports[way.layer].us
-        if us is not None and us.high < NEGLIGIBLE_SHARE * working_us:
-            why_not[way.layer] = f"it takes less than {NEGLIGIBLE_SHARE:.0%} of the time of a request"
-        else:
-            kept.append(way)
-    return kept, why_not
-
-
-async def _dishonest(
-    way: Way,
-    caller: in_process.Caller,
-    settings: Settings,
-    trampolines: Trampolines,
-    why_not: dict[RowIndex, str],
-) -> bool:
-    """Return whether the app answers otherwise without a layer; then note why in `why_not`."""
-    with trampolines.without(way.entry):
-        why = await _why_dishonest(caller, settings)
-    if why is not None:
-        why_not[way.layer] = why
-    return why is not None
-
-
-async def _why_dishonest(caller: in_process.Caller, settings: Settings) -> str | None:
-    """Make a request past a layer. Return what is different, None if the status is the same."""
-    trial = in_process.Caller(caller.app, caller.template, caller.state, caller.status)
-    limit_s = settings.startup_timeout_s
-    try:
-        async with trial.limited(limit_s, f"without it the app does not answer within {limit_s:g} s"):
-            await trial()
-    except MeasurementError as error:
-        return str(error)
-    except MwBudgetError:
-        return f"without it the app does not answer {caller.status}"
-    except Exception as error:
-        return f"without it the app raises {type(error).__name__}"
-    return None
-
-
 # ---- bursts ------------------------------------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def _driver(
-    caller: in_process.Caller,
-    settings: Settings,
-    environment: Environment,
-    garbage: Collecting,
-    trampolines: Trampolines,
-    on: Cores,
-) -> AsyncIterator[_Driver]:
-    """Serve the app and run a load generator in the block."""
-    assert settings.load is not None
-    scheme = caller.template.scope(None)["scheme"]
-    with files_for(settings.load.clients):
-        async with serving(caller.app, caller.state, scheme) as served:
-            with generator(served.port, caller.template, on.generator, settings.startup_timeout_s) as process:
-                yield _Driver(caller, settings, settings.load, environment, garbage, trampolines, served, process)
-
-
-@dataclass(slots=True)
-class _Bursting:
-    """The rounds of bursts, and the layers that could not be bypassed under load."""
-
-    rounds: Sequence[Round]
-    refused: Mapping[RowIndex, str]
-
-
-@dataclass(slots=True)
-class _Stay:
-    """What an observed burst shows: how long a request is in each entry, its latency, and a turn of the loop.
-
-    `request_us` is the time between two responses, `idle` the share of the time in which the process neither worked nor
-    waited for a core. `steady` is whether turns tell everything that requests waited for but queues.
-    """
-
-    own_us: Mapping[EntryIndex, Microseconds]
-    latency_us: Microseconds
-    turn_us: Microseconds
-    request_us: Microseconds
-    idle: float
-    steady: bool
 
 
 @dataclass(slots=True)
@@ -189,7 +116,7 @@ class _Driver:
     under: Under
     environment: Environment
     garbage: Collecting
-    trampolines: Trampolines
+    arms: Arms
     served: Served
     process: Generator
     request_ns: float = 0.0
@@ -218,7 +145,7 @@ class _Driver:
                 return
             requests = requests_of(self.request_ns, clients, WARM_SHARE * self.limit_ns)
 
-    async def waits(self) -> tuple[_Stay, _Stay] | None:
+    async def observations(self) -> tuple[Observation, Observation] | None:
         """Observe how long requests are in each layer, with one client and with all; None if that would take long."""
         share_ns, clients = OBSERVED_SHARE * self.limit_ns, self.under.clients
         queued = 3 * clients
@@ -232,15 +159,16 @@ class _Driver:
         requests = max(queued, min(max(20 * clients, MOST_OBSERVED), round(share_ns / self.request_ns)))
         return single, await self._observed(clients, requests)
 
-    async def _observed(self, clients: int, requests: int) -> _Stay:
+    async def _observed(self, clients: int, requests: int) -> Observation:
         # The first request of each client finds a shorter queue.
-        counted, stack = requests - clients, self.trampolines.stack
+        counted, stack = requests - clients, self.arms.stack
         waited, worked = waited_ns() or 0, process_time_ns()
-        with self.trampolines.observed(clients) as stays, sampled_turns(self.clock) as turns:
+        with observed(self.arms.bypasses, clients, self.clock) as stays, sampled_turns(self.clock) as turns:
             figures = await self.sent(clients, requests)
         waited, worked = (waited_ns() or 0) - waited, process_time_ns() - worked
         ns = figures["ns"]
-        return _Stay(
+        return Observation(
+            clients,
             own_us={index: total / counted / 1000 for index, total in stays.own_ns(stack).items()},
             latency_us=median(figures["latencies_ns"] or [0]) / 1000,
             turn_us=turns.mean_us,
@@ -249,34 +177,31 @@ class _Driver:
             steady=not stack.threads and waited <= analysis.WAITED_SHARE * ns,
         )
 
-    async def rounds(self, ways: Sequence[Way], begin_ns: Nanoseconds) -> _Bursting:
+    async def rounds(self, begin_ns: Nanoseconds) -> Bursts:
         """Make rounds of bursts until the time is over."""
-        by_layer = {way.layer: way for way in ways}
-        end_ns = begin_ns + self.limit_ns
-        requests = requests_of(self.request_ns, self.under.clients, end_ns - self.clock())
-
-        async def burst(arm: Arm) -> Burst:
-            with self.trampolines.without(None if arm is None else by_layer[arm].entry):
-                return await self.burst(requests, bypassing=arm is not None)
 
         def progress() -> None:
             self.environment.progress(min(1.0, (self.clock() - begin_ns) / self.limit_ns))
 
-        rounds = Rounds(burst, list(by_layer), self.clock, self.environment.rng, end_ns, progress)
+        deadline = Deadline(begin_ns + self.limit_ns, self.clock, progress)
+        requests = requests_of(self.request_ns, self.under.clients, deadline.at_ns - self.clock())
         try:
-            return _Bursting(await rounds.made(round(self.request_ns * requests)), rounds.refused)
+            rounds = await self.arms.rounds(
+                lambda arm: self.burst(requests), deadline, self.request_ns * requests, when=" under load"
+            )
         finally:
             self.environment.progress(None)
+        return Bursts([dict(blocks) for blocks in rounds])
 
-    async def burst(self, requests: int, *, bypassing: bool) -> Burst:
+    async def burst(self, requests: int) -> Burst:
         """Make a burst of all clients with everything that tells how quiet it was."""
         gauge, waited, cpu = self._gauge(), waited_ns(), self._cpu_ns()
         collected = self.garbage.ns
-        figures = await self.sent(self.under.clients, requests, bypassing=bypassing)
+        figures = await self.sent(self.under.clients, requests)
         collected = self.garbage.ns - collected
         worked = None if cpu is None else (self._cpu_ns() or 0) - cpu
         waits = [figures["waited_ns"]]
-        if waited is not None and not self.trampolines.stack.threads:
+        if waited is not None and not self.arms.stack.threads:
             waits.append((waited_ns() or 0) - waited)
         return Burst(
             request_us=figures["ns"] / requests / 1000,
@@ -295,38 +220,41 @@ class _Driver:
         clock = self.environment.cpu_clock
         return None if clock is None else clock()
 
-    async def sent(self, clients: int, requests: int, *, bypassing: bool = False) -> dict[str, Any]:
-        """Send requests and check all responses. Raises BypassError instead of others if a layer is bypassed."""
+    async def sent(self, clients: int, requests: int) -> dict[str, Any]:
+        """Send requests and check all responses. Raises ResponseError, whose cause is what the app raised, if known."""
         figures = await self.process.burst(clients, requests)
         self.requests += requests
         self.served.check()
-        wrong = self._wrong(figures, clients)
-        if wrong is None:
+        status = self.caller.status
+        others = {int(other): number for other, number in figures.get("statuses", {}).items() if int(other) != status}
+        if "error" in figures:
+            wrong = f"with {clients} clients, {figures['error']}"
+        elif others:
+            listed = ", ".join(f"{number} answered {other}" for other, number in sorted(others.items()))
+            wrong = f"of {requests} requests of {clients} clients, {listed}, not {status}"
+        else:
             return figures
-        raised = self.served.raised[0] if self.served.raised else None
-        if bypassing:
-            self.served.raised.clear()
-            with_what = "raises " + type(raised).__name__ if raised else f"does not always answer {self.caller.status}"
-            raise BypassError(f"without it the app {with_what} under load")
+        raised = next(iter(self.served.raised), None)
+        self.served.raised.clear()
         what = f"; the app raised {described(raised)}" if raised else ""
-        raise ResponseError(
+        error = ResponseError(
             f"{self.caller.template.line}: {wrong}{what}. Under load the same request is sent thousands of times, by"
             f" {clients} clients at a time. Turn off what counts or refuses requests (a rate limit, a pool that is too"
             " small, a one-time token), or give fewer clients: mw_budget.load(..., clients=10).",
             message_id="load-response",
-        ) from raised
-
-    def _wrong(self, figures: Mapping[str, Any], clients: int) -> str | None:
-        """Say what is wrong with the responses of a burst, None if nothing is."""
-        if "error" in figures:
-            return f"with {clients} clients, {figures['error']}"
-        others = {status: number for status, number in figures["statuses"].items() if int(status) != self.caller.status}
-        if not others:
-            return None
-        listed = ", ".join(f"{number} answered {status}" for status, number in sorted(others.items()))
-        return (
-            f"of {sum(figures['statuses'].values())} requests of {clients} clients, {listed}, not {self.caller.status}"
         )
+        error.status = min(others, default=None)
+        raise error from raised
+
+
+def requests_of(request_ns: float, clients: int, left_ns: float) -> int:
+    """Return the number of requests of a burst, where one request takes `request_ns` of the server's time.
+
+    At least FEWEST_EACH for each client, unless that would take more than a tenth of the time that is left.
+    """
+    most = max(1, round(left_ns / 10 / max(request_ns, 1.0)))
+    wanted = max(FEWEST_EACH * clients, FEWEST, round(BURST_S * NS_PER_S / max(request_ns, 1.0)))
+    return min(wanted, max(most, clients))
 
 
 # ---- the result --------------------------------------------------------------------------------------------------
@@ -334,178 +262,96 @@ class _Driver:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """Everything that is known, from which the result is made."""
+    """Everything that is known, from which the result is made.
 
-    stack: Stack
-    settings: Settings
-    environment: Environment
+    `entries` are those of the rows that the request came to. `observed` are bursts with one client and with all.
+    """
+
     before: Result
-    on: Cores
     driver: _Driver
     bursts: Bursts
-    waits: tuple[_Stay, _Stay] | None
-    why_not: Mapping[RowIndex, str]
+    observed: tuple[Observation, Observation] | None
+    entries: Mapping[RowIndex, EntryIndex]
+    conditions: Conditions
 
     def result(self, seconds: float) -> Result:
         """Return the result with the figures under load and their verdicts."""
-        reports, whole = self.before.layers, self.bursts.whole
-        bounds = assign(self.settings.load_budgets, [report.layer for report in reports])
-        alpha = analysis.alpha_of(len(reports) + 3)
+        rows, whole, settings = self.before.layers, self.bursts.whole, self.driver.settings
+        bounds = assign(settings.load_budgets, [row.layer for row in rows])
+        alpha = ALPHA / (len(rows) + 3)  # all intervals hold jointly
         p99_ms = analysis.quantile_ms(whole, 0.99, alpha)
-        limit_ms = self.settings.p99_ms
+        limit_ms = settings.p99_ms
         load = Load(
             clients=self.driver.under.clients,
             rps=analysis.rps_of(whole, alpha),
             p50_ms=analysis.quantile_ms(whole, 0.5, alpha),
             p99_ms=p99_ms,
-            busy=self._busy(whole),
+            busy=self.bursts.busy,
             rounds=len(self.bursts.rounds),
             quiet=self.bursts.quiet,
             requests=self.driver.requests,
             seconds=seconds,
             server=f"{self.driver.served.name} on {self.driver.caller.loop.name}",
-            endpoint=self._endpoint_wait(),
+            endpoint=self._wait(self.driver.arms.stack.endpoint, self.before.frame("endpoint")),
             judged=None if limit_ms is None else analysis.judge_p99(p99_ms, limit_ms, self.conditions),
+            notes=tuple(self._notes()),
             slowdown=self.conditions.slowdown,
         )
-        load = replace(load, notes=tuple(self._notes(load)))
-        layers = tuple(self._layer(report, load, bounds.get(report.layer.index, {}), alpha) for report in reports)
-        verdicts = [self.before.verdict, load.verdict, *(report.verdict for report in layers)]
-        verdict = worst(each_verdict for each_verdict in verdicts if each_verdict is not None)
-        return replace(self.before, layers=layers, load=load, verdict=verdict)
+        rows = tuple(self._layer(row, load, bounds.get(row.layer.index, {}).get(RPS_SHARE), alpha) for row in rows)
+        result = replace(self.before, layers=rows, load=load)
+        return replace(result, verdict=worst(filter(None, [self.before.verdict, *result.verdicts])))
 
-    @property
-    def conditions(self) -> Conditions:
-        """What can explain an excess."""
-        slowdown = self.bursts.slowdown(self.environment.machine.best_ns)
-        more_time = self.settings.more_time
-        time = "--mw-budget-load-time" if more_time == MAX_TIME else more_time.name
-        crowded = self.environment.turn.crowded
-        return Conditions(slowdown, self.bursts.noisy, self.on.alone, self.bursts.limited, crowded, time)
+    def _layer(self, row: ResultRow, load: Load, bound: float | None, alpha: float) -> ResultRow:
+        entry, layer_load = self.entries.get(row.layer.index), LayerLoad()
+        wait = self._wait(entry, row)
+        why: str | None = "the request did not come to it"
+        if entry is not None:
+            pairs = self.bursts.pairs(entry)
+            layer_load = analysis.bypassed(pairs, row.us, alpha) if pairs else layer_load
+            why = self.driver.arms.why_not.get(entry) or self._other_way(layer_load, row, wait)
+        if layer_load.share is None or why is not None:
+            # Other processes lengthen the bursts, and hardly the time that the server works.
+            busy = load.busy if self.bursts.noisy and load.busy else 1.0
+            layer_load = analysis.divided(row, busy * load.request_us, why)
+        judged = None if bound is None else analysis.judge_share(layer_load, bound, self.conditions)
+        return replace(row, load=replace(layer_load, wait=wait, judged=judged))
 
-    def _layer(self, report: ResultRow, load: Load, bounds: Mapping[Quantity, float], alpha: float) -> ResultRow:
-        index = report.layer.index
-        pairs = self.bursts.pairs(index)
-        share, added = analysis.share_of(pairs, alpha), analysis.added_us(pairs, alpha)
-        collected = analysis.collecting_us(pairs, alpha)
-        why = self.why_not.get(index) or self._other_way(report, added, collected)
-        layer_load = LayerLoad(why=why, wait=self._wait_of(report))
-        if share is not None and why is None:
-            layer_load = replace(
-                layer_load,
-                share=share,
-                method="bypass",
-                added_us=added,
-                collecting_us=collected,
-                collects=analysis.collects(collected, report.us),
-            )
-        else:
-            own = _working_us(report)
-            if own is not None:
-                # Other processes lengthen the bursts, and hardly the time that the server works.
-                busy = load.busy if self.bursts.noisy and load.busy else 1.0
-                share = analysis.split_share(own, busy * load.request_us)
-                layer_load = replace(
-                    layer_load, share=share, method="split", why=why or "there was too little time for it"
-                )
-        if RPS_SHARE in bounds:
-            layer_load = replace(layer_load, judged=self._judged(layer_load, bounds[RPS_SHARE], report))
-        return replace(report, load=layer_load)
-
-    def _other_way(self, report: ResultRow, added: Estimate | None, collected: Estimate | None) -> str | None:
-        """Say that the app does something else without a layer, None if it does not or nobody can tell."""
-        entry, turns = self._entry_of(report)
-        if added is None or report.us is None or self.waits is None or entry is None:
+    def _other_way(self, layer_load: LayerLoad, row: ResultRow, wait: Wait | None) -> str | None:
+        """Say that the app does something else without a layer. If requests queue in it, nobody can tell."""
+        added = analysis.without_garbage(layer_load)
+        if added is None or wait is None or self.observed is None:
             return None
-        single, every = self.waits
-        stays = (single.own_us.get(entry, 0.0), every.own_us.get(entry, 0.0))
-        own, queues = report.us, analysis.queues(*stays, turns, every.turn_us)
-        if queues or not analysis.does_something_else(added, collected, own):
-            return None
-        return f"the app takes another way without it: {added.estimate:.0f} µs less under load, not {own.estimate:.0f}"
+        queues = analysis.grows(wait, _turns(row), self.observed[1])
+        return None if queues else other_way(added, row.us, " under load")
 
-    def _judged(self, layer_load: LayerLoad, bound: float, report: ResultRow) -> Judged:
-        why = None
-        if layer_load.share is None:
-            reason = layer_load.why or "there were too few rounds of bursts"
-            why = tagged(f"there is no share for it: {reason}", "not-bypassed")
-        return analysis.judge_share(layer_load.share, bound, self.conditions, why, exact=layer_load.method == "bypass")
-
-    def _entry_of(self, report: ResultRow) -> tuple[EntryIndex | None, int]:
-        """Return the entry of a layer, and how often a request is suspended in it."""
-        entry = next((index for index, layer in self.stack.layers if layer.index == report.layer.index), None)
-        return entry, _turns(report)
-
-    def _wait_of(self, report: ResultRow) -> Wait | None:
-        return self._wait(*self._entry_of(report))
-
-    def _endpoint_wait(self) -> Wait | None:
-        return self._wait(self.stack.endpoint, _turns(self.before.frame("endpoint")))
-
-    def _wait(self, entry: EntryIndex | None, turns: int) -> Wait | None:
+    def _wait(self, entry: EntryIndex | None, row: ResultRow) -> Wait | None:
         """Return how long requests are in a row that begins with an entry; the endpoint's has all that is inside."""
-        if self.waits is None or entry is None or entry not in self.waits[0].own_us:
+        if self.observed is None or entry is None or entry not in self.observed[0].own_us:
             return None
-        single, every = self.waits
-        entries = parts_of(self.stack.entries, entry)
-        one_us, all_us = (sum(stay.own_us.get(index, 0.0) for index in entries) for stay in (single, every))
-        queues = (
-            self.driver.under.clients > 1
-            and analysis.serialises(one_us, all_us, turns, every.turn_us, every.latency_us)
-            and analysis.holds_up(one_us, every.request_us, every.idle, steady=every.steady)
-        )
-        return Wait(one_us, all_us, queues)
+        return analysis.wait_in(parts_of(self.driver.arms.stack.entries, entry), _turns(row), *self.observed)
 
-    @staticmethod
-    def _busy(whole: Sequence[Burst]) -> float | None:
-        known = [burst.busy for burst in whole if burst.busy is not None]
-        return median(known) if known else None
-
-    def _notes(self, load: Load) -> list[str]:
-        notes = []
-        if self.on.alone:
-            notes.append(
-                tagged(
-                    "The server and the load generator share the only core, so the app is slower here than on a"
-                    " server that has its own core.",
-                    "one-core",
-                )
+    def _notes(self) -> Iterator[str]:
+        rounds, conditions = len(self.bursts.rounds), self.conditions
+        if conditions.shared_core:
+            one_core = (
+                "The server and the load generator share the only core, so the app is slower here than on a server that"
+                " has its own core."
             )
-        if self.bursts.limited:
-            notes.append(
-                tagged(
-                    "The load generator worked nearly all the time: a server may answer more requests per second, and"
-                    " layers may have larger shares.",
-                    "generator-limit",
-                )
+            yield tagged(one_core, "one-core")
+        if conditions.limited:
+            limited = (
+                "The load generator worked nearly all the time: a server may answer more requests per second, and"
+                " layers may have larger shares."
             )
-        if load.rounds < FEWEST_PAIRS:
-            notes.append(
-                tagged(
-                    f"There was time for {load.rounds} of the {FEWEST_PAIRS} rounds that an interval takes; give"
-                    f" it more time with {self.conditions.time}.",
-                    "too-few-requests",
-                )
-            )
-        if self.bursts.noisy:
-            notes.append(
-                tagged(
-                    f"Only {self.bursts.quiet} of {load.rounds} rounds of bursts were in quiet moments, so all rounds"
-                    " count.",
-                    "slow-machine",
-                )
-            )
-        return notes
+            yield tagged(limited, "generator-limit")
+        if rounds < FEWEST_PAIRS:
+            few = f"There was time for {rounds} of the {FEWEST_PAIRS} rounds that an interval takes"
+            yield tagged(f"{few}; give it more time with {conditions.time}.", "too-few-requests")
+        if conditions.noisy:
+            noisy = f"Only {self.bursts.quiet} of {rounds} rounds of bursts were in quiet moments, so all rounds count."
+            yield tagged(noisy, "slow-machine")
 
 
 def _turns(row: ResultRow) -> int:
     """Return how often a request is suspended in a row."""
     return row.counts.suspensions.count if row.counts else 0
-
-
-def _working_us(report: ResultRow) -> Estimate | None:
-    """Return the part of a layer's own time that holds the event loop: while it waits, other requests are served."""
-    if report.us is None or not report.us.bounded:
-        return None
-    spent = report.occupation
-    return spent.busy if spent is not None and spent.wait_us and spent.busy.bounded else report.us

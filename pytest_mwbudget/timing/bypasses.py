@@ -8,8 +8,8 @@ CPython keeps its specialised code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import CodeType, MethodType
@@ -20,33 +20,10 @@ from ..asgi.stack import Entry, Stack
 from ..interpreter.code_patching import Function, detour, mentioned_cells, patched_code, trampoline, twin
 from ..interpreter.foreign_tools import raised_recursion_limit
 from ..interpreter.identity import identity
-from ..model.stack import EntryIndex, parts_of
+from ..model.stack import EntryIndex
 
 # Called with scope, receive and send; in place of a layer with unusual arguments, with its call.
 Target: TypeAlias = Callable[..., Any]
-
-
-def inner_app(stack: Stack, index: EntryIndex) -> EntryIndex | str:
-    """Return the only ASGI callable that a layer calls, or why that cannot be called in the layer's place."""
-    entries = stack.entries
-    layer = entries[index]
-    if layer.hook is not None or len(parts_of(entries, index)) > 1:
-        return "its framework calls it and what is inside it separately"
-    inside = [EntryIndex(inner) for inner, entry in enumerate(entries) if index in entry.parents]
-    if not inside:
-        return "it answers without calling an inner app" if stack.handed_on is None else stack.handed_on.because
-    if len(inside) > 1:
-        return "it calls several inner apps"
-    inner = entries[inside[0]]
-    if inner.hook is not None:
-        return "its framework calls what is inside it, not the layer"
-    if inner.elsewhere or layer.elsewhere:
-        return "its inner app runs in another thread"
-    if len(inner.parents) > 1:
-        return "its inner app is called more than once in a request"
-    if layer.function is None or not inner.enterable:
-        return "its inner app is made for each request"
-    return inside[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,44 +50,37 @@ class _Choice:
 
 
 class Bypasses:
-    """The trampolines of layers, each with the only ASGI callable inside it: `inner_apps`; and of `further` ones."""
+    """The trampolines of layers, each with the only ASGI callable inside it, None if the layer is never bypassed."""
 
-    def __init__(
-        self, stack: Stack, inner_apps: Mapping[EntryIndex, EntryIndex], further: Iterable[EntryIndex] = ()
-    ) -> None:
+    def __init__(self, stack: Stack, inner_apps: Mapping[EntryIndex, EntryIndex | None]) -> None:
         self.stack = stack
         self._sites: dict[int, _Site] = {}  # by the identity of the function
-        inside = {**dict.fromkeys(further), **inner_apps}
-        self._choices = {index: self._choice(index, inner) for index, inner in inside.items()}
+        self._choices = {index: self._choice(index, inner) for index, inner in inner_apps.items()}
 
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Put the trampolines in place, and every function's own code back at the end."""
-        for choice in self._choices.values():
-            choice.site.targets[choice.key] = choice.own
         with ExitStack() as patched:
             patched.enter_context(raised_recursion_limit(len(self.stack.entries)))
             for site in self._sites.values():
                 patched.enter_context(patched_code(site.function, site.code))
             yield
 
-    @contextmanager
-    def without(self, index: EntryIndex | None) -> Iterator[None]:
-        """Send requests past a layer; None sends them through every layer."""
+    def without(self, index: EntryIndex | None) -> AbstractContextManager[None]:
+        """Send requests past a layer in a block; None sends them through every layer."""
         inner = None if index is None else self._choices[index].inner
-        with self.targeted({} if index is None or inner is None else {index: inner}):
-            yield
+        return self.targeted({} if index is None or inner is None else {index: inner})
 
     @contextmanager
     def targeted(self, targets: Mapping[EntryIndex, Target]) -> Iterator[None]:
         """Call other targets in place of layers."""
-        choices = [self._choices[index] for index in targets]
-        for choice, target in zip(choices, targets.values(), strict=True):
-            choice.site.targets[choice.key] = target
+        choices = {index: self._choices[index] for index in targets}
+        for index, choice in choices.items():
+            choice.site.targets[choice.key] = targets[index]
         try:
             yield
         finally:
-            for choice in choices:
+            for choice in choices.values():
                 choice.site.targets[choice.key] = choice.own
 
     def own(self, index: EntryIndex) -> Target:
@@ -127,6 +97,7 @@ class Bypasses:
             own, past = _remade(site.twin), _remade_from
         elif inner is not None and not inner.ordinary:
             own, past = _called(site.twin, call), _called
+        site.targets[layer.key] = own
         if inner is None:
             return _Choice(site, layer.key, own, None)
         assert inner.function is not None

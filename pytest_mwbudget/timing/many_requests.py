@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 from dataclasses import dataclass, field
 
 from ..analysis.event_log import Spent, spent
-from ..interpreter.foreign_tools import garbage_collection_paused
+from ..interpreter.foreign_tools import garbage_collection_deferred
 from .host_speed import reference_ns
 from .probes import Probes
 from .sampler import Deadline, TimedCall
@@ -31,7 +30,7 @@ async def served(probes: Probes, call: TimedCall, schedule: Schedule, deadline: 
         for _ in range(schedule.settle_calls):
             await call(probes.watch)
         while len(requests.spent) < schedule.trend_requests and not deadline.over():
-            with garbage_collection_paused():
+            with garbage_collection_deferred():
                 for _ in range(min(schedule.trend_leg, schedule.trend_requests - len(requests.spent))):
                     reference = reference_ns(probes.clock)
                     await call(probes.watch)
@@ -40,5 +39,4 @@ async def served(probes: Probes, call: TimedCall, schedule: Schedule, deadline: 
                         requests.reference.append(reference)
                     if deadline.over():
                         break
-            gc.collect(0)
     return requests

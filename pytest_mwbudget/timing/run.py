@@ -40,8 +40,6 @@ from .schedule import Schedule
 Progress: TypeAlias = Callable[[float | None], None]
 
 NS_PER_S = 1_000_000_000
-# Methods that RFC 9110 calls safe: only such a request may skip a layer.
-SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 # A processor's clock that ticks more slowly than this tells nothing about a request.
 CPU_CLOCK_RESOLUTION_S = 1e-6
 
@@ -257,7 +255,7 @@ class Timing:
             await self.sampler.confirm()
 
     def _limited(self) -> AbstractAsyncContextManager[loops.Extend]:
-        limit_s = self._request_limit_s
+        limit_s = self.request_limit_s
         message = (
             "the app stopped answering while it was measured: a request did not end within"
             f" {limit_s:g} s although requests before it did"
@@ -265,7 +263,7 @@ class Timing:
         return self.caller.limited(limit_s, message)
 
     @property
-    def _request_limit_s(self) -> Seconds:
+    def request_limit_s(self) -> Seconds:
         """The longest time of a request."""
         return self.caller.limit_s or self.settings.startup_timeout_s
 
@@ -289,7 +287,7 @@ class Timing:
 
         def tick() -> None:
             # The app answers, so its time to answer begins anew.
-            extend(self._request_limit_s)
+            extend(self.request_limit_s)
             self.environment.progress(min(1.0, self.seconds / self.settings.max_time_s))
 
         self.looks += 1

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from ..analysis.samples import Null, Samples, Split
 from ..analysis.ways import Ways
 from ..asgi.app import Observer
 from ..interpreter.clocks import Clock
-from ..interpreter.foreign_tools import garbage_collection_paused
+from ..interpreter.foreign_tools import garbage_collection_deferred
 from ..model.estimate import Nanoseconds
 from ..model.stack import EntryIndex
 from .host_speed import Pieces, reference_ns, work_ns
@@ -123,20 +122,15 @@ class Sampler:
 
     async def _turn(self, requests: int, wanted: Collection[Part], deadline: Deadline) -> None:
         if "split" in wanted:
-            await self._leg(self.split_leg(self.probes, requests, deadline))
+            with garbage_collection_deferred():
+                await self.split_leg(self.probes, requests, deadline)
             if "cpu" in wanted and self.cpu_probes is not None:
                 share = max(1, requests // self.schedule.cpu_every)
-                await self._leg(self.split_leg(self.cpu_probes, share, deadline))
+                with garbage_collection_deferred():
+                    await self.split_leg(self.cpu_probes, share, deadline)
         if "whole" in wanted:
-            await self._leg(self.whole_leg(max(2, requests // self.schedule.whole_every), deadline))
-
-    async def _leg(self, leg: Awaitable[None]) -> None:
-        """Run a leg without garbage collection, and collect the youngest generation at its end."""
-        try:
-            with garbage_collection_paused():
-                await leg
-        finally:
-            gc.collect(0)
+            with garbage_collection_deferred():
+                await self.whole_leg(max(2, requests // self.schedule.whole_every), deadline)
 
     async def _settle(self, observer: Observer | None, deadline: Deadline) -> None:
         begin = self.clock()

@@ -91,6 +91,11 @@ class Schedule:
     # Calls and returns are not recorded of a request with more than this, because each takes tens of microseconds.
     profile_events: int = 20_000
 
+    @property
+    def block(self) -> int:
+        """The number of requests of a block."""
+        return self.block_settle_calls + self.block_calls
+
     def first_look(self, request_ns: float) -> int:
         """Return the number of requests of the first look, where one takes `request_ns`."""
         return round(min(max(self.first_look_ns / max(request_ns, 1.0), self.fewest_first), self.most_first))
