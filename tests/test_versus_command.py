@@ -17,9 +17,9 @@ from pytest_mwbudget.__main__ import main
 from pytest_mwbudget.comparison.pairs import Change, Changes, RowKey, Unknown
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.request_keys import RequestKey
+from pytest_mwbudget.processes import ENDINGS
 from pytest_mwbudget.report.versus import Versus, markdown, terminal, told
 from pytest_mwbudget.versus import comparing
-from pytest_mwbudget.versus.commands import ENDINGS
 from pytest_mwbudget.versus.repository import GITLAB_COMMITS
 
 from .projects import PYTEST_INI, TEST, Project, app, heeds_interrupts, shop

@@ -15,8 +15,8 @@ from pytest_mwbudget.errors import VersusError
 from pytest_mwbudget.versus import origins
 from pytest_mwbudget.versus.order import Statement
 from pytest_mwbudget.versus.origin import Origin
-from pytest_mwbudget.versus.processes import Ran, Side
 from pytest_mwbudget.versus.repository import Repository
+from pytest_mwbudget.versus.sides import Ran, Side
 from pytest_mwbudget.versus.worktrees import worktrees
 
 from .projects import shop

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import VersusError
 from .order import Statement
-from .processes import Ran, Side
+from .sides import Ran, Side
 from .worktrees import OfTests, Worktrees
 
 # The most modules that a message names.
