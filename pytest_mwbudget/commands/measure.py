@@ -40,12 +40,8 @@ from ..timing.run import NS_PER_S, Environment
 from ..timing.schedule import Schedule
 from ..workload.host import Host
 from ..workload.requests import RequestFile, Wanted, parsed, read, workload
-from ..workload.shares import fitting, most_useful_first
+from ..workload.time_budget import LEAST_S, TimeBudget, fitting, most_useful_first, sampled_s, warming
 
-# A request is timed for at least this long, or not at all.
-LEAST_S: Seconds = 0.15
-# The share of a request's time for warming up.
-WARM_SHARE = 0.2
 # Counting a request consists of warming up, of requests that do not count yet, and of requests that count.
 PARTS_OF_COUNTING = 3
 # A request may take a third of the time, but not less than this.
@@ -89,7 +85,7 @@ def main(command_line: Mapping[str, Any]) -> int:
         print(printable(f"{command_line['app']}: {work.summary}"), file=terminal, flush=True)
         if named.note:
             print(printable(f"note: {named.note}"), file=terminal)
-        measuring = Measuring(work.requests, host, terminal, Schedule(), time_s)
+        measuring = Measuring(work.requests, host, terminal, Schedule(), TimeBudget(time_s))
         try:
             measuring.count()
             measuring.time()
@@ -105,33 +101,24 @@ def main(command_line: Mapping[str, Any]) -> int:
 class Measuring:
     """The requests of an app, and what comes of them, in the order of `requests`.
 
-    All of it takes `time_s` from when this object is made, without waits for other processes. `results`, `left_out` and
-    `counting_s`, the time that counting took, have the place of the request as their key.
+    `results`, `left_out` and `counting_s`, the time that counting took, have the place of the request as their key.
     """
 
     requests: Sequence[Wanted]
     host: Host
     terminal: TextIO
     schedule: Schedule
-    time_s: Seconds
+    budget: TimeBudget
     results: dict[int, Result] = field(default_factory=dict)
     left_out: dict[int, str] = field(default_factory=dict)
     counting_s: dict[int, Seconds] = field(default_factory=dict)
     failed: bool = False
     interrupted: bool = False
 
-    def __post_init__(self) -> None:
-        self.end_ns = perf_counter_ns() + round(self.time_s * NS_PER_S)
-
-    @property
-    def left_s(self) -> Seconds:
-        """The time that is left, below 0 when it is over."""
-        return (self.end_ns - perf_counter_ns()) / NS_PER_S
-
     @property
     def over(self) -> str:
         """Say that no time is left."""
-        return f"the {self.time_s:g} s of --time were used up"
+        return f"the {self.budget.limit_s:g} s of --time were used up"
 
     @property
     def status(self) -> int:
@@ -148,12 +135,12 @@ class Measuring:
         self._print(f"{'per request':{width}}{titles}  most objects")
         late: list[Wanted] = []
         for place, wanted in enumerate(self.requests):
-            if place and self.left_s <= 0:
+            if place and self.budget.left_s <= 0:
                 self.left_out[place] = self.over
                 late.append(wanted)
                 continue
             name, begin = f"{shortened(wanted.name, width):{width}}", perf_counter_ns()
-            schedule = _hurried(self.schedule, self.left_s / (len(self.requests) - place))
+            schedule = _hurried(self.schedule, self.budget.left_s / (len(self.requests) - place))
             result = self._tried(place, replace(self._settings(wanted), timed=False), Environment(schedule=schedule))
             self.counting_s[place] = (perf_counter_ns() - begin) / NS_PER_S
             if result is None:
@@ -174,14 +161,12 @@ class Measuring:
         if not waiting:
             return
         turns = Turns(told=self._waits)
-        begin = perf_counter_ns()
-        with turns.taken(self.time_s):
-            self.end_ns += perf_counter_ns() - begin
-            needed_s = {place: self.counting_s[place] + LEAST_S / (1 - WARM_SHARE) for place in waiting}
-            while fit := fitting(waiting, needed_s, self.left_s):
+        with self.budget.turn(turns.taken):
+            needed_s = {place: self.counting_s[place] + LEAST_S for place in waiting}
+            while fit := fitting(waiting, needed_s, self.budget.left_s):
                 waiting.remove(fit[0])
                 self._progress(f"timing {len(counted) - len(waiting)} of {len(counted)}: {self.requests[fit[0]].name}")
-                self._time(fit[0], max(self.left_s / len(fit), needed_s[fit[0]]), turns)
+                self._time(fit[0], max(self.budget.left_s / len(fit), needed_s[fit[0]]), turns)
                 self._progress("")
         for place in waiting:
             self.results[place] = _untimed(counted[place], self.over)
@@ -193,14 +178,10 @@ class Measuring:
     def _time(self, place: int, share_s: Seconds, turns: Turns) -> None:
         """Measure a request in its share of the time, which counting takes a part of."""
         wanted, counted = self.requests[place], self.results[place]
-        sampled_s = (share_s - self.counting_s[place]) * (1 - WARM_SHARE)
-        warm_ns = round(sampled_s * WARM_SHARE / (1 - WARM_SHARE) * NS_PER_S)
-        settings = self._settings(wanted)
-        if "max_time" in wanted.keywords:
-            sampled_s = min(settings.max_time_s, self.left_s)
-        settings = replace(settings, max_time_s=sampled_s)
-        schedule = replace(self.schedule, warm_ns=min(self.schedule.warm_ns, warm_ns))
-        timed = self._tried(place, settings, Environment(schedule=schedule, turns=turns.measuring))
+        timing_s, settings = share_s - self.counting_s[place], self._settings(wanted)
+        own_s = min(settings.max_time_s, self.budget.left_s) if "max_time" in wanted.keywords else sampled_s(timing_s)
+        environment = Environment(schedule=warming(self.schedule, timing_s), turns=turns.measuring)
+        timed = self._tried(place, replace(settings, max_time_s=own_s), environment)
         if timed is None:
             reason = self.left_out.pop(place)
             self.failed = self.failed or reason != self.over
@@ -220,7 +201,7 @@ class Measuring:
         wanted = self.requests[place]
         request = build_request(wanted.method, wanted.url, wanted.options)
         # The first request may take what it takes: without one row there is nothing to report.
-        limit_s = max(self.left_s, 0.0) + GRACE_S if self.results else float("inf")
+        limit_s = max(self.budget.left_s, 0.0) + GRACE_S if self.results else float("inf")
 
         async def measured(hosting: Hosting) -> Result:
             async with loops.current().limited(limit_s):
@@ -232,7 +213,7 @@ class Measuring:
             self.failed = self.failed or settings.expect_status is not None
             self.left_out[place] = _first_line(error)
         except Exception as error:  # of this package, or the app's own
-            if isinstance(error, loops.OutOfTimeError) or (self.results and self.left_s <= -GRACE_S):
+            if isinstance(error, loops.OutOfTimeError) or (self.results and self.budget.left_s <= -GRACE_S):
                 # An app that swallows the cancellation raises something else.
                 self.left_out[place] = self.over
                 return None
@@ -250,7 +231,7 @@ class Measuring:
             place="file",
             more_time=option,
             slow_answer="raise --time",
-            startup_timeout_s=min(settings.startup_timeout_s, max(LEAST_ANSWER_S, self.time_s / 3)),
+            startup_timeout_s=min(settings.startup_timeout_s, max(LEAST_ANSWER_S, self.budget.limit_s / 3)),
         )
 
     def _print(self, text: str) -> None:
