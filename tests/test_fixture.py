@@ -16,7 +16,7 @@ from .apps import LEAN, echo
 
 
 def client() -> MwBudget:
-    return MwBudget(echo, Settings(lifespan=False), enforce=False, environment=Environment())
+    return MwBudget(app=echo, settings=Settings(lifespan=False), enforce=False, environment=Environment())
 
 
 @pytest.mark.parametrize("method", [None, "", "G ET", b"GET", 5])

@@ -320,6 +320,13 @@ def test_items_are_selected_as_tests_are(shop: pytest.Pytester, option: str, pat
     assert result.parseoutcomes().get("deselected", 0) == 2 - len(paths)
 
 
+def test_a_time_limit_of_an_item_holds_as_that_of_a_test(shop: pytest.Pytester) -> None:
+    pytest.importorskip("pytest_timeout")
+    only = ("--mw-budget-request=/health", "-o", "mw_budget_us=100000")
+    result = measured(shop, "shop:app", "-v", "--timeout=20", *only)
+    result.stdout.fnmatch_lines("note: The test has a time limit, so sampling ends *")
+
+
 def test_what_failed_last_runs_again(shop: pytest.Pytester) -> None:
     app = "shop:create_app('broken')"
     run(shop, "--mw-budget", f"--mw-budget-app={app}", "-o", "mw_budget_tasks=5", plugins=("cacheprovider",))

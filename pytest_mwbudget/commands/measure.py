@@ -23,7 +23,7 @@ from ..asgi.request import build_request
 from ..config.checks import seconds
 from ..config.settings import Settings, merge
 from ..engine import Hosting, measure
-from ..errors import EndlessError, LifespanError, MwBudgetError, SettingError, StatusError, described, report_of
+from ..errors import LifespanError, MwBudgetError, SettingError, described, report_of
 from ..interpreter.clocks import perf_counter_ns
 from ..model.estimate import Seconds
 from ..model.remedies import TimeOption
@@ -38,7 +38,7 @@ from ..session.provenance import provenance
 from ..session.turns import Turns
 from ..timing.run import NS_PER_S, Environment
 from ..timing.schedule import Schedule
-from ..workload.host import Host
+from ..workload.host import Host, why_left_out
 from ..workload.requests import RequestFile, Wanted, parsed, read, workload
 from ..workload.time_budget import LEAST_S, TimeBudget, fitting, most_useful_first, sampled_s, warming
 
@@ -209,16 +209,14 @@ class Measuring:
 
         try:
             return self.host.run(measured)
-        except (EndlessError, StatusError) as error:
-            self.failed = self.failed or settings.expect_status is not None
-            self.left_out[place] = _first_line(error)
         except Exception as error:  # of this package, or the app's own
             if isinstance(error, loops.OutOfTimeError) or (self.results and self.budget.left_s <= -GRACE_S):
                 # An app that swallows the cancellation raises something else.
                 self.left_out[place] = self.over
                 return None
-            self.failed = True
-            self.left_out[place] = _first_line(error) if isinstance(error, MwBudgetError) else _raised(error)
+            self.failed = self.failed or why_left_out(error, settings) is None
+            reason = str(error).partition("\n")[0] if isinstance(error, MwBudgetError) else _raised(error)
+            self.left_out[place] = reason
         return None
 
     def _settings(self, wanted: Wanted) -> Settings:
@@ -283,10 +281,6 @@ def _counts(result: Result) -> str:
         return row
     objects, name = max(created)
     return f"{row}  {name}: {objects}"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
 
 
 def _raised(error: Exception) -> str:

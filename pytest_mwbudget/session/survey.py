@@ -10,7 +10,7 @@ import gc
 import shutil
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
@@ -57,7 +57,7 @@ def configure(config: pytest.Config) -> None:
 # ---- one test -----------------------------------------------------------------------------------------------------
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SurveyedRequests(OwnRequests):
     """Measures the requests of one test that nobody in the run has measured yet.
 
@@ -65,11 +65,11 @@ class SurveyedRequests(OwnRequests):
     `ended` is told what an attempt took.
     """
 
-    plan: Callable[[Recorded], Plan | str | None] = field(kw_only=True)
-    budget: TimeBudget = field(kw_only=True)
-    turns: Callable[[Seconds], AbstractContextManager[Turn]] = field(kw_only=True)
+    plan: Callable[[Recorded], Plan | str | None]
+    budget: TimeBudget
+    turns: Callable[[Seconds], AbstractContextManager[Turn]]
+    ended: Callable[[Sums], None]
     current_plan: Plan | None = None
-    ended: Callable[[Sums], None] = field(kw_only=True)
 
     async def _measured(self, request: Recorded) -> None:
         if self.examples and len(self.results) >= MOST_REQUESTS:
@@ -79,7 +79,7 @@ class SurveyedRequests(OwnRequests):
         if plan is None:
             return
         if isinstance(plan, str):
-            self._leave_out(RequestLine(request.caller.template.line.method, request.route), plan)
+            self.leave_out(RequestLine(request.caller.template.line.method, request.route), plan)
             return
         known, environment, spent_s = len(self.results), self.environment, self.budget.spent_s
         turn = partial(self.budget.turn, self.turns, plan.wait_s)
@@ -251,14 +251,14 @@ class Survey:
 
     def _requests_of(self, item: pytest.Item) -> SurveyedRequests:
         return SurveyedRequests(
-            self.settings,
-            environment_of(self.config),
-            lambda number: None,
-            lambda: self.settings,
+            settings=self.settings,
+            environment=environment_of(self.config),
+            publisher=lambda number: None,
+            current=lambda: self.settings,
             # A test that is marked while it runs is judged from then on.
-            lambda: self._may_record(item),
-            self.claims,
-            has_examples(item),
+            active=lambda: self._may_record(item),
+            claims=self.claims,
+            examples=has_examples(item),
             plan=lambda request: self._plan(request, item),
             budget=self.budget,
             turns=turns_of(self.config).measuring,

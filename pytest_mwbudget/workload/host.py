@@ -13,6 +13,7 @@ from ..asgi.lifespan import lifespan
 from ..asgi.os_exit import exit_refused
 from ..config.settings import Settings
 from ..engine import Hosting
+from ..errors import EndlessError, StatusError
 from ..model.estimate import Seconds
 
 # A response that has begun must end within this time; else it is taken for an endless stream.
@@ -120,6 +121,12 @@ class Host:
         if runner is not None:
             with suppress(SystemExit), exit_refused():
                 runner.close()
+
+
+def why_left_out(error: Exception, settings: Settings) -> str | None:
+    """Return why a request without a test is left out, None if this error of it is a failure."""
+    expected = isinstance(error, StatusError) and settings.expect_status is not None
+    return str(error).partition("\n")[0] if isinstance(error, (EndlessError, StatusError)) and not expected else None
 
 
 async def _waited(task: asyncio.Task[Any]) -> None:

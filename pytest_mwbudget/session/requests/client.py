@@ -9,20 +9,20 @@ from typing import Any
 from ...asgi import loops
 from ...asgi.app import ASGIApp, NamedApp, checked_app
 from ...asgi.request import build_request
+from ...asgi.stack import Stack
 from ...asgi.websocket import build_connection
 from ...config.checks import check, status_code
 from ...config.checks import clients as number_of_clients
 from ...config.settings import CLIENTS, Settings, Under
-from ...engine import Opening, Publish, http_of, measure, send_once
+from ...engine import Hosting, Opening, Publish, http_of, measure, send_once
 from ...errors import MeasurementError, tagged
 from ...model.quantities import RPS_SHARE
 from ...model.results import Measurement
-from ...timing.run import Environment
 from .examples import MOST_REQUESTS
 from .measured import MeasuredRequests
 
 
-@dataclass
+@dataclass(kw_only=True)
 class MwBudget(MeasuredRequests):
     """Makes requests to the app under test, and measures them when enforcement is on.
 
@@ -33,21 +33,16 @@ class MwBudget(MeasuredRequests):
 
     `publisher` gives the function that keeps the profile of a request, by the number of the request. `current` gives
     the test's settings at the time of a request. `tried` is whether the test has called a method, `made` is the number
-    of requests sent, `reported` the number of results that are in a report. `examples` is whether Hypothesis runs the
-    test many times: a request that is made again is then sent once, and gets the figures of the first one.
+    of requests sent. In an example of Hypothesis a request that is made again is sent once, and gets the figures of the
+    first one.
     """
 
     app: object
-    settings: Settings
-    enforce: bool
-    environment: Environment
     publisher: Callable[[int], Publish] | None = None
     current: Callable[[], Settings] | None = None
     results: list[Measurement] = field(default_factory=list)
     tried: bool = False
     made: int = 0
-    reported: int = 0
-    examples: bool = False
 
     def __post_init__(self) -> None:
         self._first: dict[object, Measurement] = {}
@@ -77,12 +72,26 @@ class MwBudget(MeasuredRequests):
             if first is not None and first.status == measurement.status:
                 return Measurement.of(first, measurement.response, measurement.answers)
         else:
-            publish = self.publisher(self.made) if self.publisher else None
-            with self.in_time() as environment:
-                measurement = await measure(app, request, settings, environment, publish)
-            measurement = self._first[key] = with_note_of(self.app, self.noted(measurement, environment))
+            measurement = self._first[key] = await self._measured(app, request, settings)
         self.results.append(measurement)
         return measurement
+
+    async def _measured(
+        self, app: ASGIApp, request: Opening, settings: Settings, hosting: Hosting | None = None
+    ) -> Measurement:
+        """Measure a request, with notes on what was left out for a time limit and on how the app was made."""
+        __tracebackhide__ = True
+        publish = self.publisher(self.made) if self.publisher else None
+        with self.in_time() as environment:
+            measurement = await measure(app, request, settings, environment, publish, hosting, self._choose)
+        measurement = self.noted(measurement, environment)
+        if not isinstance(self.app, NamedApp) or self.app.note is None:
+            return measurement
+        return replace(measurement, notes=(*measurement.notes, tagged(self.app.note, "app")))
+
+    def _choose(self, stack: Stack, settings: Settings) -> Settings:
+        """Return the settings for a request of this stack."""
+        return settings
 
     async def awebsocket(
         self,
@@ -273,13 +282,6 @@ def _identity(request: Opening, settings: Settings) -> object:
     """Return what tells the requests of a test apart: the query and the body do not."""
     http = http_of(request)
     return http.method, http.url.path, type(request), settings.load
-
-
-def with_note_of(app: object, measurement: Measurement) -> Measurement:
-    """Add how the app was made, if a factory made it."""
-    if not isinstance(app, NamedApp) or app.note is None:
-        return measurement
-    return replace(measurement, notes=(*measurement.notes, tagged(app.note, "app")))
 
 
 def _require_no_loop(method: object) -> None:
