@@ -6,16 +6,13 @@ shares of the time that is left.
 
 from __future__ import annotations
 
-import platform
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryFile
 from traceback import extract_tb
-from typing import IO, Any, TextIO
+from typing import Any, TextIO
 
 from ..asgi import loops
 from ..asgi.app import NamedApp
@@ -23,24 +20,25 @@ from ..asgi.request import build_request
 from ..config.checks import seconds
 from ..config.settings import Settings, merge
 from ..engine import Hosting, measure
-from ..errors import LifespanError, MwBudgetError, SettingError, described, report_of
+from ..errors import LifespanError, MwBudgetError, described, report_of
 from ..interpreter.clocks import perf_counter_ns
 from ..model.estimate import Seconds
 from ..model.remedies import TimeOption
 from ..model.results import RequestLine, Result
-from ..report.json import document, left_out_to_json, to_json
+from ..report.json import left_out_to_json
 from ..report.matrix import matrices
 from ..report.overview import matrix
-from ..report.terminal import Line, run
+from ..report.terminal import Line
 from ..report.text import printable, shortened
-from ..session.artifacts import STORED, Output, check_distinct
-from ..session.provenance import provenance
+from ..session.artifacts import STORED, Output
 from ..session.turns import Turns
 from ..timing.run import NS_PER_S, Environment
 from ..timing.schedule import Schedule
 from ..workload.host import Host, why_left_out
 from ..workload.requests import RequestFile, Wanted, parsed, read, workload
 from ..workload.time_budget import LEAST_S, TimeBudget, fitting, most_useful_first, sampled_s, warming
+from .app import FAILED, INTERRUPTED, PASSED, headers_of, output_apart, print_tables, waits_told, write
+from .files import files_of
 
 # Counting a request consists of warming up, of requests that do not count yet, and of requests that count.
 PARTS_OF_COUNTING = 3
@@ -50,9 +48,6 @@ LEAST_ANSWER_S: Seconds = 3.0
 GRACE_S: Seconds = 0.5
 # The most requests that a line names.
 MOST_NAMES = 3
-# How much of the app's output is shown when it cannot be started.
-SHOWN_CHARACTERS = 2000
-PASSED, FAILED, INTERRUPTED = 0, 1, 130
 # The widths of the columns of counts, and of the name of a request.
 COUNT_WIDTH, MOST_NAME = 9, 48
 
@@ -69,19 +64,13 @@ def main(command_line: Mapping[str, Any]) -> int:
         if command_line["requests"]
         else RequestFile()
     )
-    headers = dict(header(line) for line in command_line["header"] or ())
-    files = files_of(command_line)
-    terminal = sys.stdout
-    with output_apart() as output:
-        try:
-            named = NamedApp(command_line["app"], Path.cwd(), "APP")
-            app = named.load()
-            work = workload(lines, file, None if lines or file.requests else app, headers)
-            host = Host(app, Settings())
-            host.start()
-        except MwBudgetError as error:
-            add_end_of(output, error)
-            raise
+    headers, files, terminal = headers_of(command_line), files_of(command_line, STORED), sys.stdout
+    with output_apart():
+        named = NamedApp(command_line["app"], Path.cwd(), "APP")
+        app = named.load()
+        work = workload(lines, file, None if lines or file.requests else app, headers)
+        host = Host(app, Settings())
+        host.start()
         print(printable(f"{command_line['app']}: {work.summary}"), file=terminal, flush=True)
         if named.note:
             print(printable(f"note: {named.note}"), file=terminal)
@@ -160,7 +149,7 @@ class Measuring:
         waiting = most_useful_first(counted)
         if not waiting:
             return
-        turns = Turns(told=self._waits)
+        turns = Turns(told=waits_told(self.terminal))
         with self.budget.turn(turns.taken):
             needed_s = {place: self.counting_s[place] + LEAST_S for place in waiting}
             while fit := fitting(waiting, needed_s, self.budget.left_s):
@@ -242,10 +231,6 @@ class Measuring:
             self.terminal.write(f"\r{shortened(text, width):{width}}\r")
             self.terminal.flush()
 
-    def _waits(self, waits: bool) -> None:
-        if waits:
-            self._print("waiting for another process that measures")
-
 
 def _hurried(schedule: Schedule, share_s: Seconds) -> Schedule:
     """Return a schedule for counting a request in about its share of the time: of a slow app fewer requests count."""
@@ -289,85 +274,23 @@ def _raised(error: Exception) -> str:
     return f"the app raised {described(error)}{where}"
 
 
-# ---- the arguments -----------------------------------------------------------------------------------------------
-
-
-def header(line: str) -> tuple[str, str]:
-    """Read an option `NAME: VALUE`. Raises SettingError if it is something else."""
-    name, colon, value = line.partition(":")
-    if not (colon and name.strip()):
-        raise SettingError(f"--header is {line!r}; write for example --header 'authorization: Bearer t'")
-    return name.strip(), value.strip()
-
-
-def files_of(command_line: Mapping[str, Any]) -> dict[Output, Path]:
-    """Return the files to write; each can be written."""
-    options = {
-        output: f"--{output.name}={command_line[output.name]!r}"
-        for output in STORED
-        if command_line[output.name] is not None
-    }
-    files = {output: Path(command_line[output.name]) for output in options}
-    check_distinct({options[output]: path for output, path in files.items()})
-    for output, path in files.items():
-        output.check(path, options[output])
-    return files
-
-
 # ---- the output --------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def output_apart() -> Iterator[IO[str]]:
-    """Let what the app prints go to a file, which is yielded: it answers thousands of requests."""
-    with TemporaryFile("w+", encoding="utf-8", errors="backslashreplace") as file:
-        aside: Any = _Aside(file)
-        try:
-            with redirect_stdout(aside), redirect_stderr(aside):
-                yield file
-        finally:
-            aside.stream = sys.stderr
-
-
-class _Aside:
-    """Stands for a stream: handlers of the app's loggers may keep it and write to it until the process ends."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        self.stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
-
-
-def add_end_of(output: IO[str], error: MwBudgetError) -> None:
-    """Add the end of what the app printed to the notes of an error."""
-    output.flush()
-    output.seek(0)
-    text = output.read().rstrip()
-    if text:
-        error.add_note(f"The app printed:\n{text[-SHOWN_CHARACTERS:]}")
 
 
 def _report(app: str, measuring: Measuring, files: Mapping[Output, Path], terminal: TextIO, *, verbosity: int) -> None:
     """Print the matrices, a line for each request, and the tables of requests that need a look; write the files."""
     results = [(app, measuring.results[place]) for place in sorted(measuring.results)]
     if results:
-        python = f"{platform.python_implementation()} {platform.python_version()}"
-        width = shutil.get_terminal_size().columns
         overviews = matrices([result for _, result in results])
         shown = {route.place for overview in overviews for route in overview.routes}
         for overview in overviews:
-            lines = [*matrix(overview, width), Line("")]
+            lines = [*matrix(overview, shutil.get_terminal_size().columns), Line("")]
             print("\n".join(line.text for line in lines), file=terminal)
-        for line in run(results, python, width, verbosity, in_matrix=shown):
-            print(line.text, file=terminal)
+        print_tables(results, terminal, verbosity, shown)
         if shown and not verbosity:
             print("-v shows the table of each request", file=terminal)
     left_out = [
         left_out_to_json(app, RequestLine(measuring.requests[place].method, measuring.requests[place].url), why)
         for place, why in sorted(measuring.left_out.items())
     ]
-    made = provenance(Path.cwd()) if files else None
-    stored = document([to_json(result, app) for app, result in results], left_out, provenance=made)
-    for output, path in files.items():
-        output.write(path, stored)
+    write(files, results, left_out)

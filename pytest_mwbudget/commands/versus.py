@@ -22,8 +22,8 @@ from ..versus.origin import Origin
 from ..versus.repository import SHORT, Repository
 from ..versus.sides import Side
 from ..versus.worktrees import worktrees
-
-PASSED, FAILED, INTERRUPTED = 0, 1, 130
+from .app import FAILED, INTERRUPTED, PASSED
+from .files import files_of
 
 
 def main(command_line: Mapping[str, Any]) -> int:
@@ -33,17 +33,15 @@ def main(command_line: Mapping[str, Any]) -> int:
     """
     allowed = parsed(command_line["fail"], f"--fail={command_line['fail']!r}") if command_line["fail"] else {}
     end_s = perf_counter() + seconds(command_line["max_time"], "--max-time")
-    comment = Path(command_line["markdown"]) if command_line["markdown"] else None
-    if comment is not None:
-        MARKDOWN.check(comment, f"--markdown={command_line['markdown']!r}")
+    files = files_of(command_line, (MARKDOWN,))
     apps = (command_line["app_a"], command_line["app_b"])
     with endings_interrupt():
         if any(apps):
             comparison, interrupted = _apps(command_line, allowed, end_s)
         else:
             comparison, interrupted = _commits(command_line, allowed, end_s)
-    if comment is not None:
-        put(comment, markdown(comparison))
+    for path in files.values():
+        put(path, markdown(comparison))
     for line in terminal(comparison, shutil.get_terminal_size().columns):
         print(_coloured(line))
     if interrupted:
