@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from .commands.app import INTERRUPTED
 from .commands.files import files_of
 from .comparison.history import HistoryRun
 from .config.settings import CLIENTS
@@ -24,8 +25,6 @@ from .session.artifacts import HTML, RENDERED, STORED, put
 from .session.history import read as read_history
 from .session.stored import MISSHAPEN, files_in, misshapen, together_of
 
-# The exit status of a program that the user has interrupted, as shells report it.
-INTERRUPTED = 130
 # Wider text is hard to read.
 MOST_COLUMNS = 100
 

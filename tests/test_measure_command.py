@@ -283,6 +283,15 @@ def test_an_app_that_does_not_start_is_status_2_and_shows_what_it_printed(
     assert "The app printed:\nconnecting" in err
 
 
+def test_the_app_is_shut_down_where_nobody_reads_the_output(shop: str) -> None:
+    command = [sys.executable, "-m", "pytest_mwbudget", "measure", f"{shop}:app", "/health"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(60) == 0
+    assert logged() == ["startup", "shutdown"]
+
+
 def test_a_shutdown_that_fails_is_told(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("ending_app.py").write_text(
         f"import os\nfrom {shop} import *\n\n\n@contextlib.asynccontextmanager\nasync def ends(app):\n"

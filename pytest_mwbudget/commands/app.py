@@ -18,6 +18,7 @@ from ..report.terminal import run
 from ..session.artifacts import Output
 from ..session.provenance import provenance
 
+# The exit statuses: the last one is that of a program that the user has interrupted, as shells report it.
 PASSED, FAILED, INTERRUPTED = 0, 1, 130
 # How much of the app's output an error shows.
 SHOWN_CHARACTERS = 2000

@@ -15,9 +15,8 @@ from ..report.comparison import lines, markdown
 from ..session.artifacts import MARKDOWN, put
 from ..session.comparison import since_of
 from ..session.stored import files_in, located, stored_runs
+from .app import FAILED, PASSED
 from .files import files_of
-
-SAME, GROWN = 0, 1
 
 
 def main(command_line: Mapping[str, Any]) -> int:
@@ -38,4 +37,4 @@ def main(command_line: Mapping[str, Any]) -> int:
         put(page, markdown(comparison, since))
     for line in lines(comparison, since, shutil.get_terminal_size().columns):
         print(line.text)
-    return GROWN if since.grown else SAME
+    return FAILED if since.grown else PASSED

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..asgi import loops
 from ..asgi.app import NamedApp
-from ..asgi.request import build_request
 from ..config.budgets import Budgets
 from ..config.checks import check, clients, seconds
 from ..config.settings import Settings, Under
@@ -38,11 +38,11 @@ def main(command_line: Mapping[str, Any]) -> int:
     settings, wanted = _settings(command_line), parsed(command_line["request"], "REQUEST")
     if settings.loop is not None:
         require_loop(settings.loop)
-    headers, files, terminal = headers_of(command_line), files_of(command_line, STORED), sys.stdout
+    request = replace(wanted, options={"headers": headers_of(command_line)}).built()
+    files, terminal = files_of(command_line, STORED), sys.stdout
     named, turns = NamedApp(command_line["app"], Path.cwd(), "APP"), Turns(told=waits_told(terminal))
 
     async def measured() -> Measurement:
-        request = build_request(wanted.method, wanted.url, {**wanted.options, "headers": headers})
         return await measure(named.load(), request, settings, Environment(turns=turns.measuring))
 
     with output_apart():

@@ -16,7 +16,6 @@ from typing import Any, TextIO
 
 from ..asgi import loops
 from ..asgi.app import NamedApp
-from ..asgi.request import build_request
 from ..config.checks import seconds
 from ..config.settings import Settings, merge
 from ..engine import Hosting, measure
@@ -71,11 +70,11 @@ def main(command_line: Mapping[str, Any]) -> int:
         work = workload(lines, file, None if lines or file.requests else app, headers)
         host = Host(app, Settings())
         host.start()
-        print(printable(f"{command_line['app']}: {work.summary}"), file=terminal, flush=True)
-        if named.note:
-            print(printable(f"note: {named.note}"), file=terminal)
         measuring = Measuring(work.requests, host, terminal, Schedule(), TimeBudget(time_s))
         try:
+            print(printable(f"{command_line['app']}: {work.summary}"), file=terminal, flush=True)
+            if named.note:
+                print(printable(f"note: {named.note}"), file=terminal)
             measuring.count()
             measuring.time()
         except KeyboardInterrupt:
@@ -187,8 +186,7 @@ class Measuring:
 
     def _tried(self, place: int, settings: Settings, environment: Environment) -> Result | None:
         """Measure a request; None if that fails, with the reason in `left_out`."""
-        wanted = self.requests[place]
-        request = build_request(wanted.method, wanted.url, wanted.options)
+        request = self.requests[place].built()
         # The first request may take what it takes: without one row there is nothing to report.
         limit_s = max(self.budget.left_s, 0.0) + GRACE_S if self.results else float("inf")
 

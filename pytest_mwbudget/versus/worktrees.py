@@ -93,8 +93,8 @@ class Worktrees:
 @contextmanager
 def worktrees(repository: Repository, base: Base) -> Iterator[Worktrees]:
     """Check out the base and HEAD, with the changes that are not committed, and remove both after the block."""
-    folder = Path(os.path.realpath(mkdtemp(prefix="mwbudget-versus-")))
     here = Path(os.path.realpath(Path.cwd())).relative_to(os.path.realpath(repository.root))
+    folder = Path(os.path.realpath(mkdtemp(prefix="mwbudget-versus-")))
     both = Worktrees(repository, folder / "a", folder / "b", here)
     try:
         for place, commit in ((both.base, base.commit), (both.head, "HEAD")):
