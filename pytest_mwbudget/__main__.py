@@ -31,7 +31,7 @@ MOST_COLUMNS = 100
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit status: 2 after an error; `measure` and `compare` have others, too."""
-    command_line = _said(arguments)
+    command_line = _parsed(arguments)
     status = 0
     try:
         if command_line.command in ("measure", "load", "compare", "versus"):
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _said(arguments: Sequence[str] | None) -> argparse.Namespace:
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = _parser()
     given = list(sys.argv[1:] if arguments is None else arguments)
     own, behind = _split(given) if given[:1] == ["versus"] else (given, [])

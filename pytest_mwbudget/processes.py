@@ -7,7 +7,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -36,7 +36,7 @@ class Ended:
 
     status: int
     output: bytes
-    errors: bytes = b""
+    errors: bytes
 
     def end(self, characters: int) -> str:
         """Return the end of the output."""
@@ -60,16 +60,14 @@ def run(
 
     Raises TimeOverError if it does not end within `limit_s`, and OSError if it cannot be started.
     """
-    with ExitStack() as stack:
-        # Into files: a pipe that nobody reads fills, and its end comes with the last process that has it, such as a
-        # server that the command has left behind.
-        output = stack.enter_context(TemporaryFile())
-        errors = stack.enter_context(TemporaryFile()) if errors_apart else None
-        stack.enter_context(endings_interrupt())
-        with started(command, place, environment, stdout=output, stderr=errors or subprocess.STDOUT) as process:
+    # Into files: a pipe that nobody reads fills, and its end comes with the last process that has it, such as a server
+    # that the command has left behind.
+    with TemporaryFile() as output, TemporaryFile() as errors, endings_interrupt():
+        streams = {"stdout": output, "stderr": errors if errors_apart else subprocess.STDOUT}
+        with started(command, place, environment, **streams) as process:
             if not _waited(lambda: process.poll() is not None, limit_s):
                 raise TimeOverError
-        return Ended(process.returncode, _content(output), _content(errors) if errors else b"")
+        return Ended(process.returncode, _content(output), _content(errors))
 
 
 def _content(file: IO[bytes]) -> bytes:
@@ -110,19 +108,19 @@ def started(
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End a process and its children, also those that it left behind."""
-    for how in ("SIGTERM", "SIGKILL"):
-        if not _told_to_end(process, how) or _waited(lambda: not _is_there(process), ENDING_S):
+    for name in ("SIGTERM", "SIGKILL"):
+        if not _signalled(process, name) or _waited(lambda: not _is_there(process), ENDING_S):
             break
     process.wait()
 
 
-def _told_to_end(process: subprocess.Popen[bytes], how: str) -> bool:
+def _signalled(process: subprocess.Popen[bytes], name: str) -> bool:
     """Send a signal to a process and its children. Returns whether there was any."""
     if not hasattr(os, "killpg"):
         process.kill()
         return process.poll() is None
     try:
-        os.killpg(process.pid, getattr(signal, how))
+        os.killpg(process.pid, getattr(signal, name))
     except (ProcessLookupError, PermissionError):  # PermissionError: macOS, for processes that have ended
         return False
     return True

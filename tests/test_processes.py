@@ -149,5 +149,5 @@ def test_threads_other_than_the_main_one_run_processes_too(tmp_path: Path) -> No
 def test_the_environment_of_pytest_has_no_reports_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (*processes.OF_CI, "KEPT"):
         monkeypatch.setenv(name, "1")
-    found = processes.environment_of_pytest(ADDED="2")
-    assert {name for name in (*processes.OF_CI, "KEPT", "ADDED") if name in found} == {"KEPT", "ADDED"}
+    environment = processes.environment_of_pytest(ADDED="2")
+    assert {name for name in (*processes.OF_CI, "KEPT", "ADDED") if name in environment} == {"KEPT", "ADDED"}

@@ -66,14 +66,14 @@ class _Aside:
         return getattr(self.stream, name)
 
 
-def waits_told(terminal: TextIO) -> Callable[[bool], None]:
-    """Return what prints that a wait for another process has begun."""
+def print_waits(terminal: TextIO) -> Callable[[bool], None]:
+    """Return what prints that a wait for another process has begun, and nothing when it ends."""
 
-    def told(begun: bool) -> None:
-        if begun:
+    def show(waits: bool) -> None:
+        if waits:
             print("waiting for another process that measures", file=terminal, flush=True)
 
-    return told
+    return show
 
 
 def print_tables(

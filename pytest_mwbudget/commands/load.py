@@ -25,7 +25,7 @@ from ..session.artifacts import STORED
 from ..session.turns import Turns
 from ..timing.run import Environment
 from ..workload.requests import parsed
-from .app import FAILED, PASSED, headers_of, output_apart, print_tables, waits_told, write
+from .app import FAILED, PASSED, headers_of, output_apart, print_tables, print_waits, write
 from .files import files_of
 
 
@@ -40,7 +40,7 @@ def main(command_line: Mapping[str, Any]) -> int:
         require_loop(settings.loop)
     request = replace(wanted, options={"headers": headers_of(command_line)}).built()
     files, terminal = files_of(command_line, STORED), sys.stdout
-    named, turns = NamedApp(command_line["app"], Path.cwd(), "APP"), Turns(told=waits_told(terminal))
+    named, turns = NamedApp(command_line["app"], Path.cwd(), "APP"), Turns(told=print_waits(terminal))
 
     async def measured() -> Measurement:
         return await measure(named.load(), request, settings, Environment(turns=turns.measuring))

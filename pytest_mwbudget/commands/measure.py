@@ -36,7 +36,7 @@ from ..timing.schedule import Schedule
 from ..workload.host import Host, why_left_out
 from ..workload.requests import RequestFile, Wanted, parsed, read, workload
 from ..workload.time_budget import LEAST_S, TimeBudget, fitting, most_useful_first, sampled_s, warming
-from .app import FAILED, INTERRUPTED, PASSED, headers_of, output_apart, print_tables, waits_told, write
+from .app import FAILED, INTERRUPTED, PASSED, headers_of, output_apart, print_tables, print_waits, write
 from .files import files_of
 
 # Counting a request consists of warming up, of requests that do not count yet, and of requests that count.
@@ -148,7 +148,7 @@ class Measuring:
         waiting = most_useful_first(counted)
         if not waiting:
             return
-        turns = Turns(told=waits_told(self.terminal))
+        turns = Turns(told=print_waits(self.terminal))
         with self.budget.turn(turns.taken):
             needed_s = {place: self.counting_s[place] + LEAST_S for place in waiting}
             while fit := fitting(waiting, needed_s, self.budget.left_s):

@@ -81,7 +81,9 @@ class Repository:
         environment |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}
         try:
             return run(["git", *CONFIG, *arguments], place or self.root, environment, errors_apart=True)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if error.filename != "git":
+                raise
             raise VersusError("git is not installed here; install it", message_id="versus-base") from None
 
     # ---- the base -------------------------------------------------------------------------------------------------
