@@ -368,6 +368,23 @@ def test_the_app_of_an_overridden_fixture_lives_as_long_as_the_fixture(shop: pyt
     assert ends == once * (2 if scope == "function" else 1)
 
 
+def test_requests_of_fixtures_use_the_app_and_the_lifespan_of_the_items(shop: pytest.Pytester) -> None:
+    shop.makeconftest(
+        """
+        import pytest
+
+        @pytest.fixture(autouse=True)
+        def log_in(mw_budget):
+            mw_budget.get("/health")
+        """
+    )
+    measured(shop, "shop:app", "--mw-budget-json=out.json").assert_outcomes(passed=2)
+    assert [logged().count(what) for what in ("startup", "shutdown")] == [1, 1]
+    assert len(set(logged())) == 3  # they have one loop, too
+    urls = [one["request"]["url"] for one in json.loads(Path("out.json").read_text())["measurements"]]
+    assert urls == ["/health", "/health", "/health", "/api/health"]
+
+
 @pytest.mark.parametrize(("loop", "startups"), [("asyncio", 1), ("uvloop", 1), ("trio", 2)])
 def test_each_loop_runs_the_app(shop: pytest.Pytester, loop: str, startups: int) -> None:
     pytest.importorskip(loop)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
 
 from ...asgi import loops
 from ...asgi.app import ASGIApp, NamedApp, checked_app
@@ -21,6 +22,31 @@ from ...model.results import Measurement
 from .examples import MOST_REQUESTS
 from .measured import MeasuredRequests
 
+P = ParamSpec("P")
+
+
+def _alone(
+    method: Callable[Concatenate[MwBudget, P], Coroutine[Any, Any, Measurement]],
+) -> Callable[Concatenate[MwBudget, P], Measurement]:
+    """Return the method of the client that does the same on an event loop of its own."""
+    name = method.__name__.removeprefix("a")
+
+    @wraps(method)
+    def alone(client: MwBudget, /, *arguments: P.args, **options: P.kwargs) -> Measurement:
+        __tracebackhide__ = True
+        client._begin()
+        if loops.running():
+            raise MeasurementError(
+                f"mw_budget.{name}(...) was called while an event loop runs in this thread; in an async test"
+                f" write await mw_budget.a{name}(...)",
+                message_id="wrong-loop",
+            )
+        return client._on_a_loop(lambda: method(client, *arguments, **options))
+
+    alone.__name__, alone.__qualname__ = name, f"MwBudget.{name}"
+    alone.__doc__ = f"Do what `a{name}` does, on an event loop of its own."
+    return alone
+
 
 @dataclass(kw_only=True)
 class MwBudget(MeasuredRequests):
@@ -33,8 +59,8 @@ class MwBudget(MeasuredRequests):
 
     `publisher` gives the function that keeps the profile of a request, by the number of the request. `current` gives
     the test's settings at the time of a request. `tried` is whether the test has called a method, `made` is the number
-    of requests sent. In an example of Hypothesis a request that is made again is sent once, and gets the figures of the
-    first one.
+    of requests sent. `hosting` is how to call an app that runs already. In an example of Hypothesis a request that is
+    made again is sent once, and gets the figures of the first one.
     """
 
     app: object
@@ -43,11 +69,14 @@ class MwBudget(MeasuredRequests):
     results: list[Measurement] = field(default_factory=list)
     tried: bool = False
     made: int = 0
+    hosting: Hosting | None = None
 
     def __post_init__(self) -> None:
         self._first: dict[object, Measurement] = {}
 
-    async def arequest(self, method: str, url: str, *, expect_status: int | None = None, **options: Any) -> Measurement:
+    async def arequest(
+        self, /, method: str, url: str, *, expect_status: int | None = None, **options: Any
+    ) -> Measurement:
         """Make and measure a request on the running event loop."""
         __tracebackhide__ = True
         self._begin()
@@ -76,14 +105,12 @@ class MwBudget(MeasuredRequests):
         self.results.append(measurement)
         return measurement
 
-    async def _measured(
-        self, app: ASGIApp, request: Opening, settings: Settings, hosting: Hosting | None = None
-    ) -> Measurement:
+    async def _measured(self, app: ASGIApp, request: Opening, settings: Settings) -> Measurement:
         """Measure a request, with notes on what was left out for a time limit and on how the app was made."""
         __tracebackhide__ = True
         publish = self.publisher(self.made) if self.publisher else None
         with self.in_time() as environment:
-            measurement = await measure(app, request, settings, environment, publish, hosting, self._choose)
+            measurement = await measure(app, request, settings, environment, publish, self.hosting, self._choose)
         measurement = self.noted(measurement, environment)
         if not isinstance(self.app, NamedApp) or self.app.note is None:
             return measurement
@@ -95,6 +122,7 @@ class MwBudget(MeasuredRequests):
 
     async def awebsocket(
         self,
+        /,
         url: str,
         *,
         exchange: object,
@@ -102,7 +130,12 @@ class MwBudget(MeasuredRequests):
         expect_status: int | None = None,
         **options: Any,
     ) -> Measurement:
-        """Open and measure a WebSocket connection on the running event loop."""
+        """Open and measure a WebSocket connection on the running event loop.
+
+        `exchange` is a list of what the client sends: each item is a message, which awaits one answer, or a pair of a
+        message and the number of answers. A `str` is sent as text, `bytes` as bytes, a `dict` or `list` as JSON, and
+        None sends nothing. `options` are `params`, `headers` and `cookies`.
+        """
         __tracebackhide__ = True
         self._begin()
         self._require_loop()
@@ -110,27 +143,9 @@ class MwBudget(MeasuredRequests):
         connection = build_connection(url, exchange, subprotocols, options)
         return await self._sent(checked_app(self.app), connection, settings)
 
-    def websocket(self, url: str, *, exchange: object, **options: Any) -> Measurement:
-        """Open and measure a WebSocket connection on an event loop of its own.
-
-        `exchange` is a list of what the client sends: each item is a message, which awaits one answer, or a pair of a
-        message and the number of answers. A `str` is sent as text, `bytes` as bytes, a `dict` or `list` as JSON, and
-        None sends nothing. `options` are `subprotocols`, `params`, `headers`, `cookies` and `expect_status`.
-        """
-        __tracebackhide__ = True
-        self._begin()
-        _require_no_loop("websocket")
-        return loops.run(self.settings.loop, lambda: self.awebsocket(url, exchange=exchange, **options))
-
-    def request(self, method: str, url: str, *, expect_status: int | None = None, **options: Any) -> Measurement:
-        """Make and measure a request on an event loop of its own."""
-        __tracebackhide__ = True
-        self._begin()
-        _require_no_loop(method)
-        return loops.run(self.settings.loop, lambda: self.arequest(method, url, expect_status=expect_status, **options))
-
     async def aload(
         self,
+        /,
         url: str,
         *,
         clients: int = CLIENTS,
@@ -140,7 +155,13 @@ class MwBudget(MeasuredRequests):
         expect_status: int | None = None,
         **options: Any,
     ) -> Measurement:
-        """Do what `load` does, on the running event loop."""
+        """Measure a request alone, then under load, on the running event loop.
+
+        A server in this process answers `clients`, which send the request at the same time. `rps_share` is a budget of
+        every middleware layer: the share of the requests per second that it costs, for example "5%". `p99_ms` is a
+        budget of the latency of the whole app. Both take the place of those of the marker. Other options are those of
+        `request`. The figures under load are in `load` of the measurement and of its layers. Needs the extra `load`.
+        """
         __tracebackhide__ = True
         self._begin()
         self._require_loop()
@@ -159,29 +180,10 @@ class MwBudget(MeasuredRequests):
             require_loop(loops.current().name)
         return await self._sent(app, build_request(method, url, options), settings)
 
-    def load(
-        self,
-        url: str,
-        *,
-        clients: int = CLIENTS,
-        method: str = "GET",
-        rps_share: float | str | None = None,
-        p99_ms: float | None = None,
-        expect_status: int | None = None,
-        **options: Any,
-    ) -> Measurement:
-        """Measure a request alone, then under load, on an event loop of its own.
-
-        A server in this process answers `clients`, which send the request at the same time. `rps_share` is a budget of
-        every middleware layer: the share of the requests per second that it costs, for example "5%". `p99_ms` is a
-        budget of the latency of the whole app. Both take the place of those of the marker. Other options are those of
-        `request`. The figures under load are in `load` of the measurement and of its layers. Needs the extra `load`.
-        """
+    def _on_a_loop(self, request: Callable[[], Coroutine[Any, Any, Measurement]]) -> Measurement:
+        """Make a request on an event loop of its own."""
         __tracebackhide__ = True
-        self._begin()
-        _require_no_loop("load")
-        under: Any = {"clients": clients, "method": method, "rps_share": rps_share, "p99_ms": p99_ms}
-        return loops.run(self.settings.loop, lambda: self.aload(url, expect_status=expect_status, **under, **options))
+        return loops.run(self.settings.loop, request)
 
     def _begin(self) -> None:
         """Note that a request is tried, and take the settings as they are now."""
@@ -207,89 +209,54 @@ class MwBudget(MeasuredRequests):
                 message_id="wrong-loop",
             )
 
-    def get(self, url: str, **options: Any) -> Measurement:
-        """Shorthand for `request("GET", …)`."""
-        __tracebackhide__ = True
-        return self.request("GET", url, **options)
-
-    def options(self, url: str, **options: Any) -> Measurement:
-        """Shorthand for `request("OPTIONS", …)`."""
-        __tracebackhide__ = True
-        return self.request("OPTIONS", url, **options)
-
-    def head(self, url: str, **options: Any) -> Measurement:
-        """Shorthand for `request("HEAD", …)`."""
-        __tracebackhide__ = True
-        return self.request("HEAD", url, **options)
-
-    def post(self, url: str, **options: Any) -> Measurement:
-        """Shorthand for `request("POST", …)`."""
-        __tracebackhide__ = True
-        return self.request("POST", url, **options)
-
-    def put(self, url: str, **options: Any) -> Measurement:
-        """Shorthand for `request("PUT", …)`."""
-        __tracebackhide__ = True
-        return self.request("PUT", url, **options)
-
-    def patch(self, url: str, **options: Any) -> Measurement:
-        """Shorthand for `request("PATCH", …)`."""
-        __tracebackhide__ = True
-        return self.request("PATCH", url, **options)
-
-    def delete(self, url: str, **options: Any) -> Measurement:
-        """Shorthand for `request("DELETE", …)`."""
-        __tracebackhide__ = True
-        return self.request("DELETE", url, **options)
-
-    async def aget(self, url: str, **options: Any) -> Measurement:
+    async def aget(self, /, url: str, **options: Any) -> Measurement:
         """Shorthand for `await arequest("GET", …)`."""
         __tracebackhide__ = True
         return await self.arequest("GET", url, **options)
 
-    async def aoptions(self, url: str, **options: Any) -> Measurement:
+    async def aoptions(self, /, url: str, **options: Any) -> Measurement:
         """Shorthand for `await arequest("OPTIONS", …)`."""
         __tracebackhide__ = True
         return await self.arequest("OPTIONS", url, **options)
 
-    async def ahead(self, url: str, **options: Any) -> Measurement:
+    async def ahead(self, /, url: str, **options: Any) -> Measurement:
         """Shorthand for `await arequest("HEAD", …)`."""
         __tracebackhide__ = True
         return await self.arequest("HEAD", url, **options)
 
-    async def apost(self, url: str, **options: Any) -> Measurement:
+    async def apost(self, /, url: str, **options: Any) -> Measurement:
         """Shorthand for `await arequest("POST", …)`."""
         __tracebackhide__ = True
         return await self.arequest("POST", url, **options)
 
-    async def aput(self, url: str, **options: Any) -> Measurement:
+    async def aput(self, /, url: str, **options: Any) -> Measurement:
         """Shorthand for `await arequest("PUT", …)`."""
         __tracebackhide__ = True
         return await self.arequest("PUT", url, **options)
 
-    async def apatch(self, url: str, **options: Any) -> Measurement:
+    async def apatch(self, /, url: str, **options: Any) -> Measurement:
         """Shorthand for `await arequest("PATCH", …)`."""
         __tracebackhide__ = True
         return await self.arequest("PATCH", url, **options)
 
-    async def adelete(self, url: str, **options: Any) -> Measurement:
+    async def adelete(self, /, url: str, **options: Any) -> Measurement:
         """Shorthand for `await arequest("DELETE", …)`."""
         __tracebackhide__ = True
         return await self.arequest("DELETE", url, **options)
+
+    request = _alone(arequest)
+    websocket = _alone(awebsocket)
+    load = _alone(aload)
+    get = _alone(aget)
+    options = _alone(aoptions)
+    head = _alone(ahead)
+    post = _alone(apost)
+    put = _alone(aput)
+    patch = _alone(apatch)
+    delete = _alone(adelete)
 
 
 def _identity(request: Opening, settings: Settings) -> object:
     """Return what tells the requests of a test apart: the query and the body do not."""
     http = http_of(request)
     return http.method, http.url.path, type(request), settings.load
-
-
-def _require_no_loop(method: object) -> None:
-    if loops.running():
-        shorthand = str(method).lower()
-        name = shorthand if hasattr(MwBudget, f"a{shorthand}") else "request"
-        raise MeasurementError(
-            f"mw_budget.{name}(...) was called while an event loop runs in this thread; in an async test"
-            f" write await mw_budget.a{name}(...)",
-            message_id="wrong-loop",
-        )

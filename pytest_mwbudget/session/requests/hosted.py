@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ...asgi.app import checked_app
-from ...asgi.request import build_request
 from ...asgi.stack import Stack
 from ...config.settings import Settings
+from ...engine import Hosting
 from ...errors import AppError, LifespanError, MwBudgetError
 from ...model.results import Measurement, RequestLine
 from ...workload.host import Host, why_left_out
@@ -116,23 +116,24 @@ class HostedClient(MwBudget):
     unmatched: Collection[str] | None = None
     layers: Sequence[str] = ()
 
-    def request(self, method: str, url: str, *, expect_status: int | None = None, **options: Any) -> Measurement:
-        """Make and measure a request on the loop of the app; skip the test if its response cannot be measured."""
+    def _on_a_loop(self, request: Callable[[], Coroutine[Any, Any, Measurement]]) -> Measurement:
+        """Make a request on the loop of the app; skip the test if its response cannot be measured."""
         __tracebackhide__ = True
-        self._begin()
-        request = build_request(method, url, options)
         host = self.hosts.of(self)
-        self.made += 1
+
+        async def hosted(hosting: Hosting) -> Measurement:
+            __tracebackhide__ = True
+            self.hosting = hosting
+            return await request()
+
         try:
-            measurement = host.run(lambda hosting: self._measured(host.app, request, self.settings, hosting))
+            return host.run(hosted)
         except MwBudgetError as error:
             reason = why_left_out(error, self.settings)
             if reason is None:
                 raise
-            self.leave_out(RequestLine(method, url), reason)
+            self.leave_out(RequestLine(self.item.wanted.method, self.item.wanted.url), reason)
             pytest.skip(reason)
-        self.results.append(measurement)
-        return measurement
 
     def _begin(self) -> None:
         super()._begin()
