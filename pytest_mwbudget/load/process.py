@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
@@ -24,12 +25,12 @@ PROGRAM = Path(__file__).with_name("generator.py")
 SHOWN_CHARACTERS = 2000
 
 
+@dataclass
 class Generator:
     """A running load generator, which writes its errors to the file `errors`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
-        self.process = process
-        self.errors = errors
+    process: subprocess.Popen[bytes]
+    errors: IO[bytes]
 
     def tell(self, message: dict[str, Any]) -> None:
         """Send a line."""

@@ -83,10 +83,11 @@ class SurveyedRequests(OwnRequests):
             return
         known, environment, spent_s = len(self.results), self.environment, self.budget.spent_s
         turn = partial(self.budget.turn, self.turns, plan.wait_s)
-        self.environment = replace(plan.environment(environment), turns=turn, uncounted=_uncounted(self.settings))
+        uncounted = {} if "retained" in self.settings.budgets.quantities else {"retained": NOT_SEARCHED}
+        self.environment = replace(plan.environment(environment), turns=turn, uncounted=uncounted)
         self.current_plan = plan
         try:
-            with _small_heap() if self.environment.uncounted else nullcontext():
+            with _small_heap() if uncounted else nullcontext():
                 await super()._measured(request)
         finally:
             plan, self.environment = self.current_plan, environment
@@ -317,11 +318,6 @@ class Survey:
         """Remove the folder of the run."""
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _uncounted(settings: Settings) -> dict[str, str]:
-    """Return why retained objects are not counted, unless a budget needs them."""
-    return {} if "retained" in settings.budgets.quantities else {"retained": NOT_SEARCHED}
 
 
 # ---- what a test is -------------------------------------------------------------------------------------------------

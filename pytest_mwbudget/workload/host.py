@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable, Coroutine, MutableMapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -51,14 +51,14 @@ class Host:
             self._abandon()
             raise
 
-    def run(self, function: Callable[[Hosting], Awaitable[_T]]) -> _T:
+    def run(self, function: Callable[[Hosting], Coroutine[Any, Any, _T]]) -> _T:
         """Run a function with the state of the app, which it starts if need be. Raises LifespanError."""
         __tracebackhide__ = True
         if self.settings.loop == "trio":
             return loops.run("trio", lambda: self._alone(function))
         self.start()
         assert self._runner is not None
-        task = self._runner.get_loop().create_task(_awaited(function(Hosting(self.state, RESPONSE_S))))
+        task = self._runner.get_loop().create_task(function(Hosting(self.state, RESPONSE_S)))
         try:
             self._until_done(task)
         except BaseException:
@@ -87,7 +87,7 @@ class Host:
             with suppress(SystemExit):
                 self._runner.run(_waited(task))
 
-    async def _alone(self, function: Callable[[Hosting], Awaitable[_T]]) -> _T:
+    async def _alone(self, function: Callable[[Hosting], Coroutine[Any, Any, _T]]) -> _T:
         if not self.settings.lifespan:
             return await function(Hosting(None, RESPONSE_S))
         with exit_refused():
@@ -131,8 +131,3 @@ def why_left_out(error: Exception, settings: Settings) -> str | None:
 
 async def _waited(task: asyncio.Task[Any]) -> None:
     await asyncio.wait({task})
-
-
-async def _awaited(awaitable: Awaitable[_T]) -> _T:
-    __tracebackhide__ = True
-    return await awaitable

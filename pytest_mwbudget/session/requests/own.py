@@ -19,7 +19,6 @@ from ...model.results import Result
 from ...model.stack import Layer
 from ...recording.clients import recorded
 from ...recording.recorder import Recorded, Recorder
-from ...timing.run import Environment
 from ..claims import Claims
 from .examples import MOST_REQUESTS, NOT_MEASURED
 from .measured import Applying, MeasuredRequests
@@ -112,10 +111,6 @@ class OwnRequests(MeasuredRequests):
             raise
 
     async def _measured(self, request: Recorded) -> None:
-        with self.in_time() as environment:
-            await self._measured_in(environment, request)
-
-    async def _measured_in(self, environment: Environment, request: Recorded) -> None:
         caller, settings = request.caller, self.current()
         self.settings = settings
         line, running = caller.template.line, caller.loop.name
@@ -124,12 +119,6 @@ class OwnRequests(MeasuredRequests):
             self.leave_out(line, why)
             return
         unjudged = _why_unjudged(caller.status, settings)
-        wanted = settings
-        if settings.limits is not None:
-            wanted = replace(settings, limits=settings.limits.following(self.results, request.route))
-        if unjudged:
-            brief_s = settings.max_time_s if environment.precise else min(UNJUDGED_TIME_S, settings.max_time_s)
-            wanted = replace(settings.narrowed(Budgets()), limits=None, max_time_s=brief_s)
 
         def choose(stack: Stack, settings: Settings) -> Settings | None:
             layers = [layer for _, layer in stack.layers]
@@ -138,8 +127,16 @@ class OwnRequests(MeasuredRequests):
             settings = self._settings_of(settings, layers)
             return settings if unjudged else self._without_unmatched(settings, stack)
 
-        number = len(self.results) + 1
-        result = await measure_again(caller, wanted, environment, self.publisher(number), choose)
+        publish = self.publisher(len(self.results) + 1)
+        with self.in_time() as environment:
+            if unjudged:
+                brief_s = settings.max_time_s if environment.precise else min(UNJUDGED_TIME_S, settings.max_time_s)
+                wanted = replace(settings.narrowed(Budgets()), limits=None, max_time_s=brief_s)
+            elif settings.limits is not None:
+                wanted = replace(settings, limits=settings.limits.following(self.results, request.route))
+            else:
+                wanted = settings
+            result = await measure_again(caller, wanted, environment, publish, choose)
         if result is None:
             return
         result = replace(self.noted(result, environment), route=request.route)
