@@ -31,6 +31,16 @@ def short_wait_for_zombies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "ENDING_S", 0.5)
 
 
+@pytest.fixture(autouse=True)
+def usual_signals() -> Iterator[None]:
+    """Heed signals that `nohup` and background jobs of a shell ignore: the tests may run in such a job."""
+    usual = {signal.SIGINT: signal.default_int_handler} | dict.fromkeys(processes.ENDINGS, signal.SIG_DFL)
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def ended(place: Path) -> bool:
     """Whether the server has ended. Where nobody waits for orphans, it stays as a zombie."""
     number = int((place / "id").read_text())
@@ -77,7 +87,8 @@ def test_after_the_time_all_are_ended_also_if_a_test_has_stopped_the_clocks(tmp_
 @pytest.mark.parametrize("number", [signal.SIGINT, *processes.ENDINGS])
 def test_an_interrupt_ends_all(tmp_path: Path, number: int) -> None:
     before = signal.getsignal(number)
-    with sent(number, (tmp_path / "id").exists), pytest.raises(KeyboardInterrupt):
+    server = tmp_path / "id"
+    with sent(number, lambda: server.exists() and bool(server.read_text())), pytest.raises(KeyboardInterrupt):
         run(["sh", "-c", STARTS.format(stays=60)], tmp_path)
     assert ended(tmp_path)
     assert signal.getsignal(number) is before
@@ -129,12 +140,9 @@ def test_an_interrupt_while_something_is_cleaned_up_comes_afterwards() -> None:
 
 def test_signals_that_somebody_handles_or_ignores_stay_his() -> None:
     seen = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
-    try:
-        with endings_interrupt():
-            signal.raise_signal(signal.SIGTERM)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    with endings_interrupt():
+        signal.raise_signal(signal.SIGTERM)
     assert seen == [signal.SIGTERM]
 
 
