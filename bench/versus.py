@@ -43,7 +43,7 @@ from pytest_mwbudget.model.request_keys import RequestKey
 from pytest_mwbudget.model.stack import OUTSIDE, TOTAL
 from pytest_mwbudget.versus.comparing import TIME_S, Comparing
 from pytest_mwbudget.versus.order import Statement
-from pytest_mwbudget.versus.processes import Ran, Side, run
+from pytest_mwbudget.versus.sides import Ran, Side, run
 
 RUNS, PROCESSES, SECONDS, DRAWN = 20, 400, 120, 200
 WORK_US = 100.0

@@ -11,26 +11,27 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from .commands.app import INTERRUPTED
+from .commands.files import files_of
 from .comparison.history import HistoryRun
+from .config.settings import CLIENTS
 from .errors import MwBudgetError, SettingError, report_of
 from .messages import pages
 from .report.json import left_out, measured, surveyed
 from .report.overview import together
 from .report.terminal import run
 from .report.text import printable
-from .session.artifacts import HTML, RENDERED, STORED, check_distinct, put
+from .session.artifacts import HTML, RENDERED, STORED, put
 from .session.history import read as read_history
 from .session.stored import MISSHAPEN, files_in, misshapen, together_of
 
-# The exit status of a program that the user has interrupted, as shells report it.
-INTERRUPTED = 130
 # Wider text is hard to read.
 MOST_COLUMNS = 100
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit status: 2 after an error; `measure` and `compare` have others, too."""
-    command_line = _said(arguments)
+    command_line = _parsed(arguments)
     status = 0
     try:
         if command_line.command in ("measure", "load", "compare", "versus"):
@@ -42,8 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif command_line.command == "explain":
             _explain(command_line.id)
         else:
-            files = {name: path for name, path in vars(command_line).items() if path is not None}
-            _render([Path(source) for source in command_line.result], files)
+            _render(vars(command_line))
         sys.stdout.flush()
     except MwBudgetError as error:
         print(f"error: {report_of(error)}", file=sys.stderr)
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _said(arguments: Sequence[str] | None) -> argparse.Namespace:
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = _parser()
     given = list(sys.argv[1:] if arguments is None else arguments)
     own, behind = _split(given) if given[:1] == ["versus"] else (given, [])
@@ -123,37 +123,33 @@ def _add_budgets(budgets: argparse.ArgumentParser) -> None:
 
 
 def _add_measure(measure: argparse.ArgumentParser) -> None:
-    app = "package.module:attribute of the app or of its factory, or 'package.module:factory(\"literal\")'"
+    _add_app(measure, 30, "for all requests")
     request = "such as 'GET /health' or /health; without any, each route that GET can request as it is"
-    measure.add_argument("app", metavar="APP", help=app)
     measure.add_argument("request", nargs="*", metavar="REQUEST", help=request)
-    time_s = 30
-    measure.add_argument("--time", metavar="SECONDS", default=time_s, help=f"time for all requests (default: {time_s})")
     measure.add_argument("--requests", metavar="FILE", help="TOML file with requests, headers and budgets")
     measure.add_argument("-v", "--verbose", action="store_true", help="show the table of each request")
-    several = "a header for every request; can be given several times"
-    measure.add_argument("--header", action="append", metavar="'NAME: VALUE'", help=several)
+
+
+def _add_app(command: argparse.ArgumentParser, time_s: int, what: str) -> None:
+    """Add the arguments of a command that measures an app; `what` takes the time."""
+    app = "package.module:attribute of the app or of its factory, or 'package.module:factory(\"literal\")'"
+    command.add_argument("app", metavar="APP", help=app)
+    command.add_argument("--time", metavar="SECONDS", default=time_s, help=f"time {what} (default: {time_s})")
+    several = "a header of every request; can be given several times"
+    command.add_argument("--header", action="append", metavar="'NAME: VALUE'", help=several)
     for output in STORED:
-        measure.add_argument(f"--{output.name}", metavar="PATH", help=f"write the results to PATH ({output.name})")
+        command.add_argument(f"--{output.name}", metavar="PATH", help=f"write the results to PATH ({output.name})")
 
 
 def _add_load(load: argparse.ArgumentParser) -> None:
-    app = "package.module:attribute of the app or of its factory, or 'package.module:factory(\"literal\")'"
-    load.add_argument("app", metavar="APP", help=app)
+    _add_app(load, 10, "for the bursts")
     load.add_argument("request", metavar="REQUEST", help="such as /health or 'GET /health'")
-    number, time_s = 100, 10
-    load.add_argument(
-        "--clients", metavar="NUMBER", default=number, help=f"clients at the same time (default: {number})"
-    )
-    load.add_argument("--time", metavar="SECONDS", default=time_s, help=f"time for the bursts (default: {time_s})")
+    clients = f"clients at the same time (default: {CLIENTS})"
+    load.add_argument("--clients", metavar="NUMBER", default=CLIENTS, help=clients)
     load.add_argument("--loop", metavar="LOOP", help="asyncio or uvloop (default: asyncio's default)")
-    several = "a header of the request; can be given several times"
-    load.add_argument("--header", action="append", metavar="'NAME: VALUE'", help=several)
     share = "budget for every middleware layer: its share of the requests per second, for example 5%%"
     load.add_argument("--rps-share", metavar="SHARE", help=share)
     load.add_argument("--p99-ms", metavar="MILLISECONDS", help="budget for the 99th percentile of latency")
-    for output in STORED:
-        load.add_argument(f"--{output.name}", metavar="PATH", help=f"write the results to PATH ({output.name})")
 
 
 def _add_versus(versus: argparse.ArgumentParser) -> None:
@@ -188,27 +184,17 @@ def _explain(message_id: str | None) -> None:
     print(pages.shown(message_id, width), end="")
 
 
-def _render(sources: Sequence[Path], path_options: Mapping[str, str]) -> None:
+def _render(command_line: Mapping[str, Any]) -> None:
     """Write the files, or print the tables, after everything has been rendered."""
-    options = {
-        output: f"--{output.name}={path_options[output.name]!r}" for output in RENDERED if output.name in path_options
-    }
-    paths = {output: Path(path_options[output.name]) for output in options}
-    files = [file for source in sources for file in files_in(source)]
-    check_distinct(
-        {repr(str(file)): file for file in files} | {options[output]: path for output, path in paths.items()}
-    )
-    for output, option in options.items():
-        output.check_package(option)
-    document, notes = together_of(files)
-    history, broken = _history(path_options.get("history"), drawn=HTML in paths)
+    sources = [file for source in command_line["result"] for file in files_in(Path(source))]
+    paths = files_of(command_line, RENDERED, sources)
+    document, notes = together_of(sources)
+    history, broken = _history(command_line["history"], drawn=HTML in paths)
     try:
         texts = {output: output.render(document, path, history) for output, path in paths.items()}
         tables = [] if texts else _tables(document)
     except MISSHAPEN as error:
-        raise misshapen(sources[0], error) from None
-    for output, path in paths.items():
-        output.check(path, options[output])
+        raise misshapen(Path(command_line["result"][0]), error) from None
     for output, text in texts.items():
         put(paths[output], text)
     for note in (*notes, *broken):

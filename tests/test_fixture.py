@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +19,7 @@ from .apps import LEAN, echo
 
 
 def client() -> MwBudget:
-    return MwBudget(echo, Settings(lifespan=False), enforce=False, environment=Environment())
+    return MwBudget(app=echo, settings=Settings(lifespan=False), enforce=False, environment=Environment())
 
 
 @pytest.mark.parametrize("method", [None, "", "G ET", b"GET", 5])
@@ -67,14 +70,26 @@ def test_an_exception_of_what_yields_the_content_is_its_own() -> None:
         client().post("/", content=content())
 
 
-@pytest.mark.parametrize("method", ["GET", "PROPFIND", None])
-def test_a_request_below_a_running_loop_names_a_method_that_there_is(method: Any) -> None:
-    async def main() -> None:
-        client().request(method, "/")
+def test_a_request_below_a_running_loop_names_the_method_to_await() -> None:
+    async def main(request: Callable[[], object]) -> None:
+        request()
 
-    name = "get" if method == "GET" else "request"
-    with pytest.raises(MeasurementError, match=rf"write await mw_budget\.a{name}\("):
-        asyncio.run(main())
+    for name, arguments in (("get", ("/",)), ("request", ("GET", "/")), ("load", ("/",))):
+        with pytest.raises(MeasurementError, match=rf"mw_budget\.{name}\(.*write await mw_budget\.a{name}\("):
+            asyncio.run(main(partial(getattr(client(), name), *arguments)))
+
+
+def test_each_method_of_an_event_loop_of_its_own_is_that_of_the_running_one() -> None:
+    methods = {name for name in vars(MwBudget) if f"a{name}" in vars(MwBudget)}
+    http = {"get", "options", "head", "post", "put", "patch", "delete"}
+    assert methods == {*http, "request", "websocket", "load"}
+    for name in methods:
+        method = getattr(MwBudget, name)
+        assert (method.__name__, method.__doc__) == (name, f"Do what `a{name}` does, on an event loop of its own.")
+        assert inspect.signature(method) == inspect.signature(getattr(MwBudget, f"a{name}"))
+        assert not inspect.iscoroutinefunction(method)
+    for name in http - {"head"}:
+        assert getattr(client(), name)("/").response.request.method == name.upper()
 
 
 def test_what_a_repeated_request_raises_is_explained_and_what_the_first_raises_is_the_tests(

@@ -129,7 +129,7 @@ def test_an_error_names_the_library_that_builds(other: ModuleType) -> None:
 
 
 def test_a_response_is_of_the_library_that_builds() -> None:
-    client = MwBudget(echo, Settings(lifespan=False), enforce=False, environment=Environment())
+    client = MwBudget(app=echo, settings=Settings(lifespan=False), enforce=False, environment=Environment())
     response = client.post("/", content=b"x").response
     assert type(response) is httpx.Response
     assert type(response.request) is httpx.Request

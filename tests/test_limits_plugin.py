@@ -11,13 +11,15 @@ from typing import Any, ClassVar
 
 import pytest
 
+from pytest_mwbudget import processes
 from pytest_mwbudget.config.checks import check
 from pytest_mwbudget.errors import SettingError
+from pytest_mwbudget.interpreter.clocks import perf_counter
 from pytest_mwbudget.limits.file import Limit, LimitsFile, Place, parsed, text_of
 from pytest_mwbudget.session.limits import evidence, of_tests
 from pytest_mwbudget.session.limits.kept_objects import kept_objects, new_objects
 from pytest_mwbudget.session.limits.of_tests import surroundings
-from pytest_mwbudget.session.limits.recount import Recount, RecountError
+from pytest_mwbudget.session.limits.recount import Recount, RecountError, recounted
 
 from .apps import FAST, LEAN, Scheduled, alone
 
@@ -717,6 +719,23 @@ def test_what_another_run_wrote_meanwhile_is_kept(project: Project, monkeypatch:
     found = parsed(project.file.read_text(encoding="utf-8"), "'f'").limits
     assert found[other] == Limit(1)
     assert {place.section for place in found} == {other.section, HERE.section}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no groups of processes")
+def test_a_process_that_a_test_leaves_behind_ends_with_the_recount(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the output of the recount, too, which nobody must wait for."""
+    monkeypatch.setattr(processes, "ENDING_S", 0.5)
+    server = "subprocess.Popen(['sleep', '60'])"
+    pytester.makepyfile(test_app=f"import subprocess\n\n\ndef test_one():\n    server = {server}\n")
+    config: Any = SimpleNamespace(
+        invocation_params=SimpleNamespace(dir=pytester.path, args=[*LEAN, "--mw-budget", "test_app.py"]),
+        pluginmanager=SimpleNamespace(hasplugin=lambda name: False),
+    )
+    begin = perf_counter()
+    assert recounted(config, Recount(("test_app.py::test_one",), seed=1))["measurements"] == []
+    assert perf_counter() - begin < 40
 
 
 def test_a_run_that_is_interrupted_writes_nothing(project: Project) -> None:

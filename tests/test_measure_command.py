@@ -15,9 +15,12 @@ from pytest_mwbudget.__main__ import main
 from pytest_mwbudget.commands import measure
 from pytest_mwbudget.config.settings import Settings
 
-from .apps import FAST_SCHEDULE, needs
+from .apps import FAST, FAST_SCHEDULE, LEAN, Scheduled, needs
 from .test_report_schema import misfits
 from .test_requests import APP
+
+# A stream that does not end cannot be measured, whatever status is expected.
+EXPECTED = {"private": 401, "events": 200}
 
 
 @pytest.fixture
@@ -76,6 +79,38 @@ def test_the_counts_of_the_rows_are_those_of_the_tables(shop: str) -> None:
     row = next(line.split() for line in done.stdout.splitlines() if line.startswith("GET /health"))
     (measurement,) = json.loads(Path("out.json").read_text())["measurements"]
     assert int(row[3]) == measurement["ledger"]["total"]["objects"]["count"]
+
+
+def test_pytest_counts_a_request_as_the_command_does(
+    shop: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = f"{shop}:create_app('health', 'private', 'events')"
+    requests = "[[requests]]\nurl = '/health'\n" + "".join(
+        f"[[requests]]\nurl = '/{name}'\nexpect_status = {status}\n" for name, status in EXPECTED.items()
+    )
+    Path("requests.toml").write_text(requests)
+    monkeypatch.setattr("pytest_mwbudget.workload.host.RESPONSE_S", 0.2)
+    assert main(["measure", app, "--requests=requests.toml", "--time=2", "--json=command.json"]) == 0
+    options = (f"--mw-budget-app={app}", "-o", "mw_budget_requests=requests.toml", "-o", "mw_budget_tasks=5")
+    result = pytester.runpytest_inprocess(
+        *(*LEAN, f"--rootdir={tmp_path}", "-p", "no:cacheprovider", "--mw-budget", "--mw-budget-json=pytest.json"),
+        *options,
+        plugins=[Scheduled(**FAST)],
+    )
+    result.assert_outcomes(passed=2, skipped=1)
+    documents = [json.loads(Path(f"{name}.json").read_text()) for name in ("command", "pytest")]
+    figures = [
+        [
+            (each["request"], each["ledger"]["total"], [(row["name"], row["tasks"]) for row in each["layers"]])
+            for each in document["measurements"]
+        ]
+        for document in documents
+    ]
+    assert figures[0] == figures[1]
+    reasons = [[(each["request"], each["reason"]) for each in document["left_out"]] for document in documents]
+    assert reasons[0] == reasons[1]
+    assert [request["url"] for request, _ in reasons[0]] == ["/events"]
 
 
 def test_requests_and_headers_of_the_command_line(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,6 +281,15 @@ def test_an_app_that_does_not_start_is_status_2_and_shows_what_it_printed(
     err = capsys.readouterr().err
     assert "the app's lifespan startup failed with OSError: no database" in err
     assert "The app printed:\nconnecting" in err
+
+
+def test_the_app_is_shut_down_where_nobody_reads_the_output(shop: str) -> None:
+    command = [sys.executable, "-m", "pytest_mwbudget", "measure", f"{shop}:app", "/health"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(60) == 0
+    assert logged() == ["startup", "shutdown"]
 
 
 def test_a_shutdown_that_fails_is_told(shop: str, capsys: pytest.CaptureFixture[str]) -> None:

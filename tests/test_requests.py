@@ -320,6 +320,13 @@ def test_items_are_selected_as_tests_are(shop: pytest.Pytester, option: str, pat
     assert result.parseoutcomes().get("deselected", 0) == 2 - len(paths)
 
 
+def test_a_time_limit_of_an_item_holds_as_that_of_a_test(shop: pytest.Pytester) -> None:
+    pytest.importorskip("pytest_timeout")
+    only = ("--mw-budget-request=/health", "-o", "mw_budget_us=100000")
+    result = measured(shop, "shop:app", "-v", "--timeout=20", *only)
+    result.stdout.fnmatch_lines("note: The test has a time limit, so sampling ends *")
+
+
 def test_what_failed_last_runs_again(shop: pytest.Pytester) -> None:
     app = "shop:create_app('broken')"
     run(shop, "--mw-budget", f"--mw-budget-app={app}", "-o", "mw_budget_tasks=5", plugins=("cacheprovider",))
@@ -359,6 +366,23 @@ def test_the_app_of_an_overridden_fixture_lives_as_long_as_the_fixture(shop: pyt
     ends = [what for what in logged() if not what.startswith("loop")]
     once = ["set up", "startup", "shutdown", "torn down"]
     assert ends == once * (2 if scope == "function" else 1)
+
+
+def test_requests_of_fixtures_use_the_app_and_the_lifespan_of_the_items(shop: pytest.Pytester) -> None:
+    shop.makeconftest(
+        """
+        import pytest
+
+        @pytest.fixture(autouse=True)
+        def log_in(mw_budget):
+            mw_budget.get("/health")
+        """
+    )
+    measured(shop, "shop:app", "--mw-budget-json=out.json").assert_outcomes(passed=2)
+    assert [logged().count(what) for what in ("startup", "shutdown")] == [1, 1]
+    assert len(set(logged())) == 3  # they have one loop, too
+    urls = [one["request"]["url"] for one in json.loads(Path("out.json").read_text())["measurements"]]
+    assert urls == ["/health", "/health", "/health", "/api/health"]
 
 
 @pytest.mark.parametrize(("loop", "startups"), [("asyncio", 1), ("uvloop", 1), ("trio", 2)])

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
-from pytest_mwbudget.model.results import Turn
 from pytest_mwbudget.session.claims import Sums
 from pytest_mwbudget.session.survey_time import (
     COUNTING_S,
     FIRST_S,
     IN_A_TEST,
-    LEAST_S,
     MOST_S,
     TIMING_SHARE,
-    WAIT_S,
-    WARM_SHARE,
     Plan,
-    Waiting,
     plan_of,
 )
 from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.workload.time_budget import LEAST_S, sampled_s
 
 
 def surveyed(limit_s: float, requests: Sequence[int], *, counting_s: float = COUNTING_S) -> list[float | None]:
@@ -49,6 +45,15 @@ def surveyed(limit_s: float, requests: Sequence[int], *, counting_s: float = COU
 
 def total(timed: Sequence[float | None]) -> float:
     return sum(one or 0.0 for one in timed)
+
+
+@given(st.floats(1, 300), st.lists(st.integers(0, 20), max_size=300), st.floats(0.01, 2))
+def test_no_suite_takes_longer_than_the_limit_but_for_its_last_request(
+    limit_s: float, requests: list[int], counting_s: float
+) -> None:
+    timed = surveyed(limit_s, requests, counting_s=counting_s)
+    assert total(timed) + len(timed) * counting_s <= limit_s + MOST_S + counting_s
+    assert all(seconds is None or LEAST_S <= seconds <= MOST_S for seconds in timed)
 
 
 def test_in_a_small_suite_each_request_gets_all_that_is_useful() -> None:
@@ -102,22 +107,6 @@ def test_a_test_with_a_time_limit_gives_less() -> None:
     assert (plan.seconds, plan.first_s, plan.left_s) == (0.3, 0.3, 60)
 
 
-def test_waiting_for_other_processes_ends_after_a_while_and_in_all() -> None:
-    waits: list[float] = []
-
-    @contextmanager
-    def measuring(wait_s: float) -> Iterator[Turn]:
-        waits.append(wait_s)
-        waiting.waited_s += wait_s  # the clock does not run here
-        yield Turn()
-
-    waiting = Waiting(measuring, 25)
-    for wait_s in (WAIT_S, 2.0, WAIT_S, WAIT_S, WAIT_S):
-        with waiting.turns(wait_s):
-            pass
-    assert waits == [WAIT_S, 2.0, WAIT_S, pytest.approx(25 - 2 - 2 * WAIT_S, abs=0.1), 0]
-
-
 def test_a_budget_of_time_gets_the_patience_that_a_failure_needs_or_is_not_judged() -> None:
     settings = Settings(Budgets({"us": 50, "tasks": 0}), max_time_s=5)
     assert Plan(0.5, 0.5, left_s=60).settings(settings) == settings
@@ -137,5 +126,5 @@ def test_a_request_with_little_time_is_only_counted_and_keeps_its_budgets_of_cou
     assert not little.timed
     assert little.settings(settings).budgets == Budgets({"tasks": 0}, {"B": {"objects": None}})
     assert more.timed
-    assert more.settings(Settings()).max_time_s == more.seconds * (1 - WARM_SHARE)
+    assert more.settings(Settings()).max_time_s == sampled_s(more.seconds)
     assert more.environment(Environment()).schedule.precision_time_s == more.seconds

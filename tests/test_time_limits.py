@@ -104,9 +104,8 @@ def test_a_limit_of_wait_for_or_of_another_task_is_seen(loop: LoopName) -> None:
 def test_a_limit_of_the_test_leaves_a_share_to_readers(
     loop: LoopName, limit_s: float | None, longer_s: float, reads: bool
 ) -> None:
-    requests = MeasuredRequests()
-    requests.environment = Environment(**READS)
-    requests.limit_s, requests.longer_s = limit_s, longer_s
+    environment = Environment(**READS)
+    requests = MeasuredRequests(settings=Settings(), environment=environment, limit_s=limit_s, longer_s=longer_s)
 
     async def main() -> Environment:
         with requests.in_time() as environment:

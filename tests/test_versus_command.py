@@ -20,9 +20,9 @@ from pytest_mwbudget.comparison.outcome import Comparison, RequestChanges
 from pytest_mwbudget.model.changes import Change, ChangeWord, word_for
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.request_keys import RequestKey
+from pytest_mwbudget.processes import ENDINGS
 from pytest_mwbudget.report.versus import Versus, markdown, terminal, told
 from pytest_mwbudget.versus import comparing
-from pytest_mwbudget.versus.commands import ENDINGS
 from pytest_mwbudget.versus.repository import GITLAB_COMMITS
 
 from .projects import PYTEST_INI, TEST, Project, app, heeds_interrupts, shop

@@ -12,10 +12,10 @@ import pytest
 from pytest_mwbudget.analysis.paired import FEWEST_PAIRS
 from pytest_mwbudget.comparison.allowed import parsed
 from pytest_mwbudget.errors import VersusError
-from pytest_mwbudget.versus.commands import TimeOverError
+from pytest_mwbudget.processes import TimeOverError
 from pytest_mwbudget.versus.comparing import PAIRS_OF_COUNTS, TIME_S, Comparing
 from pytest_mwbudget.versus.order import Statement
-from pytest_mwbudget.versus.processes import Ran, Side
+from pytest_mwbudget.versus.sides import Ran, Side
 
 from .canned import but
 from .test_pairs import process, result

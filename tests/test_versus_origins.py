@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from pytest_mwbudget.errors import VersusError
-from pytest_mwbudget.versus import origins
+from pytest_mwbudget.versus import imports
 from pytest_mwbudget.versus.order import Statement
 from pytest_mwbudget.versus.origin import Origin
-from pytest_mwbudget.versus.processes import Ran, Side
 from pytest_mwbudget.versus.repository import Repository
+from pytest_mwbudget.versus.sides import Ran, Side
 from pytest_mwbudget.versus.worktrees import worktrees
 
 from .projects import shop
@@ -26,13 +26,13 @@ pytestmark = pytest.mark.once
 # Runs in a process of its own: enters a worktree, imports modules, prints where they are from.
 SCRIPT = f"""
 import importlib, importlib.util, json, sys, types
-spec = importlib.util.spec_from_file_location("origins", {origins.__file__!r})
-origins = importlib.util.module_from_spec(spec)
-sys.modules["origins"] = origins
-spec.loader.exec_module(origins)
+spec = importlib.util.spec_from_file_location("imports", {imports.__file__!r})
+imports = importlib.util.module_from_spec(spec)
+sys.modules["imports"] = imports
+spec.loader.exec_module(imports)
 from pathlib import Path
 root, checkout, *names = sys.argv[1:]
-worktree = origins.Worktree(Path(root), Path(checkout))
+worktree = imports.Worktree(Path(root), Path(checkout))
 worktree.enter()
 for name in names:
     importlib.import_module(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import marshal
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import cache_from_source
 from pathlib import Path
 
@@ -27,9 +28,15 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     return project
 
 
-@pytest.fixture
-def both(project: Project) -> Iterator[Worktrees]:
-    """Checkouts after changes of every kind, some of them committed."""
+@contextmanager
+def checkouts(project: Project, revision: str | None = None) -> Iterator[Worktrees]:
+    repository = Repository(project.root)
+    with worktrees(repository, repository.base(revision, {})) as both:
+        yield both
+
+
+def test_head_is_the_working_tree_and_the_base_is_the_commit(project: Project) -> None:
+    """The changes are of every kind, and some of them are committed."""
     project.put("src/shop/committed.py", "")
     project.put("data.bin", "old")
     project.commit()
@@ -38,33 +45,17 @@ def both(project: Project) -> Iterator[Worktrees]:
     project.put("ignored/__pycache__/x.pyc", "")
     (project.root / "data.bin").unlink()
     os.symlink("app.py", project.root / "src/shop/link.py")
-    repository = Repository(project.root)
-    with worktrees(repository, repository.base(None, {})) as found:
-        yield found
-
-
-def test_head_is_the_working_tree(both: Worktrees) -> None:
-    assert (both.head / "src/shop/app.py").read_text() == "changed = True\n"
-    assert (both.head / "src/shop/unknown.py").exists()
-    assert (both.head / "src/shop/committed.py").exists()
-    assert not (both.head / "data.bin").exists()
-    assert not (both.head / "ignored").exists()
-    assert (both.head / "src/shop/link.py").is_symlink()
-
-
-def test_the_base_is_the_commit(both: Worktrees) -> None:
-    assert "TASKS = 0" in (both.base / "src/shop/app.py").read_text()
-    assert not (both.base / "src/shop/unknown.py").exists()
-    assert not (both.base / "src/shop/committed.py").exists()
-
-
-def test_the_paths_have_equal_length_and_the_modules_are_compiled(both: Worktrees) -> None:
-    assert len(str(both.base)) == len(str(both.head))
-    for place in (both.base, both.head):
-        assert Path(cache_from_source(str(place / "src/shop/app.py"))).exists()
-
-
-def test_the_users_checkout_is_as_it_was(project: Project, both: Worktrees) -> None:
+    with checkouts(project) as both:
+        assert (both.head / "src/shop/app.py").read_text() == "changed = True\n"
+        assert "TASKS = 0" in (both.base / "src/shop/app.py").read_text()
+        for name, of_head in (("unknown.py", True), ("committed.py", True), ("../../data.bin", False)):
+            assert [(place / "src/shop" / name).exists() for place in (both.base, both.head)] == [False, of_head]
+        assert not (both.head / "ignored").exists()
+        assert (both.head / "src/shop/link.py").is_symlink()
+        assert len(str(both.base)) == len(str(both.head))
+        for place in (both.base, both.head):
+            assert Path(cache_from_source(str(place / "src/shop/app.py"))).exists()
+    # The user's own checkout is as it was.
     assert "src/shop/app.py" in project.git("status", "--short")
     assert (project.root / "src/shop/app.py").read_text() == "changed = True\n"
 
@@ -82,8 +73,7 @@ def test_tests_and_configuration_are_those_of_head(project: Project) -> None:
     project.put("pyproject.toml", "[tool.x]\n")
     project.put("scripts/bench.py", "")
     project.put("src/shop/app.py", "changed = True\n")
-    repository = Repository(project.root)
-    with worktrees(repository, repository.base(None, {})) as both:
+    with checkouts(project) as both:
         taken = both.lay_over(OfTests(("check_*.py",), ("scripts/bench.py",)))
         names = {path.relative_to(both.base).as_posix() for path in both.base.rglob("*.*") if path.is_file()}
         assert "TASKS = 0" in (both.base / "src/shop/app.py").read_text()
@@ -98,8 +88,7 @@ def test_hooks_do_not_run(project: Project) -> None:
     hook.write_text(f"#!/bin/sh\ntouch {project.root}/hooked\n")
     hook.chmod(0o755)
     project.put("new.py", "")
-    repository = Repository(project.root)
-    with worktrees(repository, repository.base(None, {})):
+    with checkouts(project):
         pass
     assert not (project.root / "hooked").exists()
 
@@ -107,35 +96,21 @@ def test_hooks_do_not_run(project: Project) -> None:
 @pytest.mark.parametrize("error", [None, RuntimeError, KeyboardInterrupt])
 def test_nothing_is_left(project: Project, error: type[BaseException] | None) -> None:
     project.put("new.py", "")
-    repository = Repository(project.root)
-    places: list[Path] = []
-
-    def use() -> None:
-        with worktrees(repository, repository.base(None, {})) as both:
-            places.extend([both.base, both.head])
-            if error is not None:
-                raise error
-
-    if error is None:
-        use()
-    else:
-        with pytest.raises(error):
-            use()
-    assert not any(place.parent.exists() for place in places)
+    with suppress(error or ()), checkouts(project) as both:
+        if error is not None:
+            raise error
+    assert not both.base.parent.exists()
     assert len(project.git("worktree", "list").splitlines()) == 1
 
 
-def test_the_users_command_runs_in_both(both: Worktrees) -> None:
-    both.prepare("echo built > built.txt")
-    assert [(place / "built.txt").exists() for place in (both.base, both.head)] == [True, True]
-
-
-def test_a_command_that_fails_is_told_with_its_output(both: Worktrees) -> None:
-    with pytest.raises(
-        VersusError, match=r"--prepare='echo oh no; exit 3' failed with exit status 3 for the base"
-    ) as raised:
-        both.prepare("echo oh no; exit 3")
-    assert str(raised.value).endswith("oh no")
+def test_the_users_command_runs_in_both_and_a_failure_is_told_with_its_output(project: Project) -> None:
+    project.put("new.py", "")
+    with checkouts(project) as both:
+        both.prepare("echo built > built.txt")
+        assert [(place / "built.txt").exists() for place in (both.base, both.head)] == [True, True]
+        with pytest.raises(VersusError, match=r"'echo oh no; exit 3' failed with exit status 3 for the base") as raised:
+            both.prepare("echo oh no; exit 3")
+        assert str(raised.value).endswith("oh no")
 
 
 def test_a_subdirectory_is_measured_in_the_same_place(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,8 +126,7 @@ def test_other_worktrees_whose_directory_is_not_there_stay(project: Project, tmp
     project.git("worktree", "add", "--quiet", "-b", "elsewhere", str(tmp_path / "elsewhere"))
     (tmp_path / "elsewhere").rename(tmp_path / "not mounted")
     project.put("src/shop/app.py", "")
-    repository = Repository(project.root)
-    with worktrees(repository, repository.base(None, {})) as found:
+    with checkouts(project) as found:
         folder = found.base.parent
     assert str(tmp_path / "elsewhere") in project.git("worktree", "list")
     assert str(folder) not in project.git("worktree", "list")
@@ -168,8 +142,7 @@ def test_files_and_directories_take_each_others_place(project: Project) -> None:
     (project.root / "tests/two/inside.py").unlink()
     (project.root / "tests/two").rmdir()
     project.put("tests/two", "file")
-    repository = Repository(project.root)
-    with worktrees(repository, repository.base("HEAD", {})) as found:
+    with checkouts(project, "HEAD") as found:
         found.lay_over(OfTests())
         for place in (found.base, found.head):
             assert (place / "tests/one/inside.py").read_text() == "inside = 1\n"
@@ -180,8 +153,7 @@ def test_a_file_of_the_same_second_is_compiled_again(project: Project) -> None:
     project.put("tests/helper.py", "value = 1\n")
     project.commit()
     project.put("tests/helper.py", "value = 2\n")
-    repository = Repository(project.root)
-    with worktrees(repository, repository.base("HEAD", {})) as found:
+    with checkouts(project, "HEAD") as found:
         for place in (found.base, found.head):
             os.utime(place / "tests/helper.py", (1_000_000_000, 1_000_000_000))
         found.compile(found.base)
@@ -196,6 +168,5 @@ def test_a_submodule_among_the_tests_is_left_alone(project: Project) -> None:
     project.git("commit", "--quiet", "-m", "submodule")
     (project.root / "tests/data").mkdir()
     project.put("src/shop/app.py", "")
-    repository = Repository(project.root)
-    with worktrees(repository, repository.base("HEAD", {})) as found:
+    with checkouts(project, "HEAD") as found:
         assert "tests/data" not in found.lay_over(OfTests())

@@ -19,17 +19,14 @@ def merge(files: Sequence[str], output: str | None, base: str | None) -> None:
     not among the files. Raises SettingError for a file that cannot be read.
     """
     limits_files = [_read(file) for file in files]
-    if base is None and output is not None and Path(output).exists() and not _among(output, files):
-        base = output
+    if base is None and output is not None and Path(output).exists():
+        among = Path(output).resolve() in [Path(file).resolve() for file in files]
+        base = None if among else output
     text = text_of(merged(limits_files, None if base is None else _read(base, empty=True)))
     if output is None:
         sys.stdout.write(text)
     else:
         put(Path(output), text)
-
-
-def _among(output: str, files: Sequence[str]) -> bool:
-    return Path(output).resolve() in [Path(file).resolve() for file in files]
 
 
 def _read(file: str, *, empty: bool = False) -> LimitsFile:

@@ -12,11 +12,11 @@ from ..comparison.merging import merged
 from ..comparison.two_runs import compare
 from ..config.table import SETTINGS
 from ..report.comparison import lines, markdown
-from ..session.artifacts import MARKDOWN, check_distinct, put
+from ..session.artifacts import MARKDOWN, put
 from ..session.baseline import since_of
 from ..session.stored import files_in, located, stored_runs
-
-SAME, GROWN = 0, 1
+from .app import FAILED, PASSED
+from .files import files_of
 
 
 def main(command_line: Mapping[str, Any]) -> int:
@@ -29,16 +29,12 @@ def main(command_line: Mapping[str, Any]) -> int:
     for side in ("before", "after"):
         path, name = located(command_line[side], folder, Path(), repr(command_line[side]))
         sides.append((path, name, stored_runs(path, name if path.is_file() else None)))
-    page = None if command_line["markdown"] is None else Path(command_line["markdown"])
-    if page is not None:
-        option = f"--markdown={command_line['markdown']!r}"
-        check_distinct({repr(str(file)): file for path, _, _ in sides for file in files_in(path)} | {option: page})
-        MARKDOWN.check(page, option)
+    files = files_of(command_line, (MARKDOWN,), [file for path, _, _ in sides for file in files_in(path)])
     (_, name, before), (_, _, after) = sides
     comparison = compare(merged(before), merged(after), allowed)
     since = since_of(name, before, comparison)
-    if page is not None:
+    for page in files.values():
         put(page, markdown(comparison, since))
     for line in lines(comparison, since, shutil.get_terminal_size().columns):
         print(line.text)
-    return GROWN if since.grown else SAME
+    return FAILED if since.grown else PASSED

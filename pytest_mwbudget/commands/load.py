@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import platform
-import shutil
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..asgi import loops
 from ..asgi.app import NamedApp
-from ..asgi.request import build_request
 from ..config.budgets import Budgets
 from ..config.checks import check, clients, seconds
 from ..config.settings import Settings, Under
@@ -22,14 +20,13 @@ from ..load.server import require_server
 from ..model.quantities import RPS_SHARE
 from ..model.remedies import TimeOption
 from ..model.results import Measurement
-from ..report.json import document, to_json
-from ..report.terminal import run
 from ..report.text import printable
-from ..session.provenance import provenance
+from ..session.artifacts import STORED
 from ..session.turns import Turns
 from ..timing.run import Environment
-from ..workload.requests import Wanted, parsed
-from .measure import FAILED, PASSED, add_end_of, files_of, header, output_apart
+from ..workload.requests import parsed
+from .app import FAILED, PASSED, headers_of, output_apart, print_tables, print_waits, write
+from .files import files_of
 
 
 def main(command_line: Mapping[str, Any]) -> int:
@@ -41,41 +38,28 @@ def main(command_line: Mapping[str, Any]) -> int:
     settings, wanted = _settings(command_line), parsed(command_line["request"], "REQUEST")
     if settings.loop is not None:
         require_loop(settings.loop)
-    headers = dict(header(line) for line in command_line["header"] or ())
-    files, terminal = files_of(command_line), sys.stdout
-
-    def waits(begun: bool) -> None:
-        if begun:
-            print("waiting for another process that measures", file=terminal, flush=True)
+    request = replace(wanted, options={"headers": headers_of(command_line)}).built()
+    files, terminal = files_of(command_line, STORED), sys.stdout
+    named, turns = NamedApp(command_line["app"], Path.cwd(), "APP"), Turns(told=print_waits(terminal))
 
     async def measured() -> Measurement:
-        request = build_request(wanted.method, wanted.url, {**wanted.options, "headers": headers})
-        return await measure(named.load(), request, settings, Environment(turns=Turns(told=waits).measuring))
+        return await measure(named.load(), request, settings, Environment(turns=turns.measuring))
 
-    named = NamedApp(command_line["app"], Path.cwd(), "APP")
-    with output_apart() as output:
+    with output_apart():
         try:
             named.load()  # before a loop runs, as a server does
             measurement = loops.run(settings.loop, measured)
-        except MwBudgetError as error:
-            add_end_of(output, error)
+        except MwBudgetError:
             raise
         except Exception as raised:
-            failure = _failure(wanted, of_the_app(raised))
-            add_end_of(output, failure)
-            raise failure from raised
+            what = f"{wanted.method} {wanted.url}: the app raised {described(of_the_app(raised))}"
+            raise MwBudgetError(f"{what}; correct the request, or the app", message_id="response") from raised
     if named.note:
         print(printable(f"note: {named.note}"))
-    _report(command_line["app"], measurement)
-    stored = document([to_json(measurement, command_line["app"])], provenance=provenance(Path.cwd()) if files else None)
-    for file, path in files.items():
-        file.write(path, stored)
+    results = [(command_line["app"], measurement)]
+    print_tables(results, terminal)
+    write(files, results)
     return FAILED if measurement.verdict == "fail" else PASSED
-
-
-def _failure(wanted: Wanted, raised: BaseException) -> MwBudgetError:
-    what = f"{wanted.method} {wanted.url}: the app raised {described(raised)}"
-    return MwBudgetError(f"{what}; correct the request, or the app", message_id="response")
 
 
 def _settings(command_line: Mapping[str, Any]) -> Settings:
@@ -96,9 +80,3 @@ def _settings(command_line: Mapping[str, Any]) -> Settings:
         place="configuration",
         more_time=TimeOption("--time"),
     )
-
-
-def _report(app: str, measurement: Measurement) -> None:
-    python = f"{platform.python_implementation()} {platform.python_version()}"
-    for line in run([(app, measurement)], python, shutil.get_terminal_size().columns):
-        print(line.text)

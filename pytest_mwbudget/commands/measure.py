@@ -6,46 +6,39 @@ shares of the time that is left.
 
 from __future__ import annotations
 
-import platform
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryFile
 from traceback import extract_tb
-from typing import IO, Any, TextIO
+from typing import Any, TextIO
 
 from ..asgi import loops
 from ..asgi.app import NamedApp
-from ..asgi.request import build_request
 from ..config.checks import seconds
 from ..config.settings import Settings, merge
 from ..engine import Hosting, measure
-from ..errors import EndlessError, LifespanError, MwBudgetError, SettingError, StatusError, described, report_of
+from ..errors import LifespanError, MwBudgetError, described, report_of
 from ..interpreter.clocks import perf_counter_ns
 from ..model.estimate import Seconds
 from ..model.remedies import TimeOption
 from ..model.results import RequestLine, Result
-from ..report.json import document, left_out_to_json, to_json
+from ..report.json import left_out_to_json
 from ..report.matrix import matrices
 from ..report.overview import matrix
-from ..report.terminal import Line, run
+from ..report.terminal import Line
 from ..report.text import printable, shortened
-from ..session.artifacts import STORED, Output, check_distinct
-from ..session.provenance import provenance
+from ..session.artifacts import STORED, Output
 from ..session.turns import Turns
 from ..timing.run import NS_PER_S, Environment
 from ..timing.schedule import Schedule
-from ..workload.host import Host
+from ..workload.host import Host, why_left_out
 from ..workload.requests import RequestFile, Wanted, parsed, read, workload
-from ..workload.shares import fitting, most_useful_first
+from ..workload.time_budget import LEAST_S, TimeBudget, fitting, most_useful_first, sampled_s, warming
+from .app import FAILED, INTERRUPTED, PASSED, headers_of, output_apart, print_tables, print_waits, write
+from .files import files_of
 
-# A request is timed for at least this long, or not at all.
-LEAST_S: Seconds = 0.15
-# The share of a request's time for warming up.
-WARM_SHARE = 0.2
 # Counting a request consists of warming up, of requests that do not count yet, and of requests that count.
 PARTS_OF_COUNTING = 3
 # A request may take a third of the time, but not less than this.
@@ -54,9 +47,6 @@ LEAST_ANSWER_S: Seconds = 3.0
 GRACE_S: Seconds = 0.5
 # The most requests that a line names.
 MOST_NAMES = 3
-# How much of the app's output is shown when it cannot be started.
-SHOWN_CHARACTERS = 2000
-PASSED, FAILED, INTERRUPTED = 0, 1, 130
 # The widths of the columns of counts, and of the name of a request.
 COUNT_WIDTH, MOST_NAME = 9, 48
 
@@ -73,24 +63,18 @@ def main(command_line: Mapping[str, Any]) -> int:
         if command_line["requests"]
         else RequestFile()
     )
-    headers = dict(header(line) for line in command_line["header"] or ())
-    files = files_of(command_line)
-    terminal = sys.stdout
-    with output_apart() as output:
+    headers, files, terminal = headers_of(command_line), files_of(command_line, STORED), sys.stdout
+    with output_apart():
+        named = NamedApp(command_line["app"], Path.cwd(), "APP")
+        app = named.load()
+        work = workload(lines, file, None if lines or file.requests else app, headers)
+        host = Host(app, Settings())
+        host.start()
+        measuring = Measuring(work.requests, host, terminal, Schedule(), TimeBudget(time_s))
         try:
-            named = NamedApp(command_line["app"], Path.cwd(), "APP")
-            app = named.load()
-            work = workload(lines, file, None if lines or file.requests else app, headers)
-            host = Host(app, Settings())
-            host.start()
-        except MwBudgetError as error:
-            add_end_of(output, error)
-            raise
-        print(printable(f"{command_line['app']}: {work.summary}"), file=terminal, flush=True)
-        if named.note:
-            print(printable(f"note: {named.note}"), file=terminal)
-        measuring = Measuring(work.requests, host, terminal, Schedule(), time_s)
-        try:
+            print(printable(f"{command_line['app']}: {work.summary}"), file=terminal, flush=True)
+            if named.note:
+                print(printable(f"note: {named.note}"), file=terminal)
             measuring.count()
             measuring.time()
         except KeyboardInterrupt:
@@ -105,33 +89,24 @@ def main(command_line: Mapping[str, Any]) -> int:
 class Measuring:
     """The requests of an app, and what comes of them, in the order of `requests`.
 
-    All of it takes `time_s` from when this object is made, without waits for other processes. `results`, `left_out` and
-    `counting_s`, the time that counting took, have the place of the request as their key.
+    `results`, `left_out` and `counting_s`, the time that counting took, have the place of the request as their key.
     """
 
     requests: Sequence[Wanted]
     host: Host
     terminal: TextIO
     schedule: Schedule
-    time_s: Seconds
+    budget: TimeBudget
     results: dict[int, Result] = field(default_factory=dict)
     left_out: dict[int, str] = field(default_factory=dict)
     counting_s: dict[int, Seconds] = field(default_factory=dict)
     failed: bool = False
     interrupted: bool = False
 
-    def __post_init__(self) -> None:
-        self.end_ns = perf_counter_ns() + round(self.time_s * NS_PER_S)
-
-    @property
-    def left_s(self) -> Seconds:
-        """The time that is left, below 0 when it is over."""
-        return (self.end_ns - perf_counter_ns()) / NS_PER_S
-
     @property
     def over(self) -> str:
         """Say that no time is left."""
-        return f"the {self.time_s:g} s of --time were used up"
+        return f"the {self.budget.limit_s:g} s of --time were used up"
 
     @property
     def status(self) -> int:
@@ -148,12 +123,12 @@ class Measuring:
         self._print(f"{'per request':{width}}{titles}  most objects")
         late: list[Wanted] = []
         for place, wanted in enumerate(self.requests):
-            if place and self.left_s <= 0:
+            if place and self.budget.left_s <= 0:
                 self.left_out[place] = self.over
                 late.append(wanted)
                 continue
             name, begin = f"{shortened(wanted.name, width):{width}}", perf_counter_ns()
-            schedule = _hurried(self.schedule, self.left_s / (len(self.requests) - place))
+            schedule = _hurried(self.schedule, self.budget.left_s / (len(self.requests) - place))
             result = self._tried(place, replace(self._settings(wanted), timed=False), Environment(schedule=schedule))
             self.counting_s[place] = (perf_counter_ns() - begin) / NS_PER_S
             if result is None:
@@ -173,15 +148,13 @@ class Measuring:
         waiting = most_useful_first(counted)
         if not waiting:
             return
-        turns = Turns(told=self._waits)
-        begin = perf_counter_ns()
-        with turns.taken(self.time_s):
-            self.end_ns += perf_counter_ns() - begin
-            needed_s = {place: self.counting_s[place] + LEAST_S / (1 - WARM_SHARE) for place in waiting}
-            while fit := fitting(waiting, needed_s, self.left_s):
+        turns = Turns(told=print_waits(self.terminal))
+        with self.budget.turn(turns.taken):
+            needed_s = {place: self.counting_s[place] + LEAST_S for place in waiting}
+            while fit := fitting(waiting, needed_s, self.budget.left_s):
                 waiting.remove(fit[0])
                 self._progress(f"timing {len(counted) - len(waiting)} of {len(counted)}: {self.requests[fit[0]].name}")
-                self._time(fit[0], max(self.left_s / len(fit), needed_s[fit[0]]), turns)
+                self._time(fit[0], max(self.budget.left_s / len(fit), needed_s[fit[0]]), turns)
                 self._progress("")
         for place in waiting:
             self.results[place] = _untimed(counted[place], self.over)
@@ -193,14 +166,10 @@ class Measuring:
     def _time(self, place: int, share_s: Seconds, turns: Turns) -> None:
         """Measure a request in its share of the time, which counting takes a part of."""
         wanted, counted = self.requests[place], self.results[place]
-        sampled_s = (share_s - self.counting_s[place]) * (1 - WARM_SHARE)
-        warm_ns = round(sampled_s * WARM_SHARE / (1 - WARM_SHARE) * NS_PER_S)
-        settings = self._settings(wanted)
-        if "max_time" in wanted.keywords:
-            sampled_s = min(settings.max_time_s, self.left_s)
-        settings = replace(settings, max_time_s=sampled_s)
-        schedule = replace(self.schedule, warm_ns=min(self.schedule.warm_ns, warm_ns))
-        timed = self._tried(place, settings, Environment(schedule=schedule, turns=turns.measuring))
+        timing_s, settings = share_s - self.counting_s[place], self._settings(wanted)
+        own_s = min(settings.max_time_s, self.budget.left_s) if "max_time" in wanted.keywords else sampled_s(timing_s)
+        environment = Environment(schedule=warming(self.schedule, timing_s), turns=turns.measuring)
+        timed = self._tried(place, replace(settings, max_time_s=own_s), environment)
         if timed is None:
             reason = self.left_out.pop(place)
             self.failed = self.failed or reason != self.over
@@ -217,10 +186,9 @@ class Measuring:
 
     def _tried(self, place: int, settings: Settings, environment: Environment) -> Result | None:
         """Measure a request; None if that fails, with the reason in `left_out`."""
-        wanted = self.requests[place]
-        request = build_request(wanted.method, wanted.url, wanted.options)
+        request = self.requests[place].built()
         # The first request may take what it takes: without one row there is nothing to report.
-        limit_s = max(self.left_s, 0.0) + GRACE_S if self.results else float("inf")
+        limit_s = max(self.budget.left_s, 0.0) + GRACE_S if self.results else float("inf")
 
         async def measured(hosting: Hosting) -> Result:
             async with loops.current().limited(limit_s):
@@ -228,16 +196,14 @@ class Measuring:
 
         try:
             return self.host.run(measured)
-        except (EndlessError, StatusError) as error:
-            self.failed = self.failed or settings.expect_status is not None
-            self.left_out[place] = _first_line(error)
         except Exception as error:  # of this package, or the app's own
-            if isinstance(error, loops.OutOfTimeError) or (self.results and self.left_s <= -GRACE_S):
+            if isinstance(error, loops.OutOfTimeError) or (self.results and self.budget.left_s <= -GRACE_S):
                 # An app that swallows the cancellation raises something else.
                 self.left_out[place] = self.over
                 return None
-            self.failed = True
-            self.left_out[place] = _first_line(error) if isinstance(error, MwBudgetError) else _raised(error)
+            self.failed = self.failed or why_left_out(error, settings) is None
+            reason = str(error).partition("\n")[0] if isinstance(error, MwBudgetError) else _raised(error)
+            self.left_out[place] = reason
         return None
 
     def _settings(self, wanted: Wanted) -> Settings:
@@ -250,7 +216,7 @@ class Measuring:
             place="file",
             more_time=option,
             slow_answer="raise --time",
-            startup_timeout_s=min(settings.startup_timeout_s, max(LEAST_ANSWER_S, self.time_s / 3)),
+            startup_timeout_s=min(settings.startup_timeout_s, max(LEAST_ANSWER_S, self.budget.limit_s / 3)),
         )
 
     def _print(self, text: str) -> None:
@@ -262,10 +228,6 @@ class Measuring:
             width = shutil.get_terminal_size().columns - 1
             self.terminal.write(f"\r{shortened(text, width):{width}}\r")
             self.terminal.flush()
-
-    def _waits(self, waits: bool) -> None:
-        if waits:
-            self._print("waiting for another process that measures")
 
 
 def _hurried(schedule: Schedule, share_s: Seconds) -> Schedule:
@@ -304,95 +266,29 @@ def _counts(result: Result) -> str:
     return f"{row}  {name}: {objects}"
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
-
-
 def _raised(error: Exception) -> str:
     frames = extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return f"the app raised {described(error)}{where}"
 
 
-# ---- the arguments -----------------------------------------------------------------------------------------------
-
-
-def header(line: str) -> tuple[str, str]:
-    """Read an option `NAME: VALUE`. Raises SettingError if it is something else."""
-    name, colon, value = line.partition(":")
-    if not (colon and name.strip()):
-        raise SettingError(f"--header is {line!r}; write for example --header 'authorization: Bearer t'")
-    return name.strip(), value.strip()
-
-
-def files_of(command_line: Mapping[str, Any]) -> dict[Output, Path]:
-    """Return the files to write; each can be written."""
-    options = {
-        output: f"--{output.name}={command_line[output.name]!r}"
-        for output in STORED
-        if command_line[output.name] is not None
-    }
-    files = {output: Path(command_line[output.name]) for output in options}
-    check_distinct({options[output]: path for output, path in files.items()})
-    for output, path in files.items():
-        output.check(path, options[output])
-    return files
-
-
 # ---- the output --------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def output_apart() -> Iterator[IO[str]]:
-    """Let what the app prints go to a file, which is yielded: it answers thousands of requests."""
-    with TemporaryFile("w+", encoding="utf-8", errors="backslashreplace") as file:
-        aside: Any = _Aside(file)
-        try:
-            with redirect_stdout(aside), redirect_stderr(aside):
-                yield file
-        finally:
-            aside.stream = sys.stderr
-
-
-class _Aside:
-    """Stands for a stream: handlers of the app's loggers may keep it and write to it until the process ends."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        self.stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
-
-
-def add_end_of(output: IO[str], error: MwBudgetError) -> None:
-    """Add the end of what the app printed to the notes of an error."""
-    output.flush()
-    output.seek(0)
-    text = output.read().rstrip()
-    if text:
-        error.add_note(f"The app printed:\n{text[-SHOWN_CHARACTERS:]}")
 
 
 def _report(app: str, measuring: Measuring, files: Mapping[Output, Path], terminal: TextIO, *, verbosity: int) -> None:
     """Print the matrices, a line for each request, and the tables of requests that need a look; write the files."""
     results = [(app, measuring.results[place]) for place in sorted(measuring.results)]
     if results:
-        python = f"{platform.python_implementation()} {platform.python_version()}"
-        width = shutil.get_terminal_size().columns
         overviews = matrices([result for _, result in results])
         shown = {route.place for overview in overviews for route in overview.routes}
         for overview in overviews:
-            lines = [*matrix(overview, width), Line("")]
+            lines = [*matrix(overview, shutil.get_terminal_size().columns), Line("")]
             print("\n".join(line.text for line in lines), file=terminal)
-        for line in run(results, python, width, verbosity, in_matrix=shown):
-            print(line.text, file=terminal)
+        print_tables(results, terminal, verbosity, shown)
         if shown and not verbosity:
             print("-v shows the table of each request", file=terminal)
     left_out = [
         left_out_to_json(app, RequestLine(measuring.requests[place].method, measuring.requests[place].url), why)
         for place, why in sorted(measuring.left_out.items())
     ]
-    made = provenance(Path.cwd()) if files else None
-    stored = document([to_json(result, app) for app, result in results], left_out, provenance=made)
-    for output, path in files.items():
-        output.write(path, stored)
+    write(files, results, left_out)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +13,17 @@ from ..comparison.allowed import Allowed, parsed
 from ..config.checks import seconds
 from ..errors import SettingError
 from ..interpreter.clocks import perf_counter
+from ..processes import endings_interrupt
 from ..report.terminal import Line
 from ..report.versus import Versus, markdown, terminal
 from ..session.artifacts import MARKDOWN, put
-from ..versus.commands import ENDINGS
 from ..versus.comparing import Comparing
 from ..versus.origin import Origin
-from ..versus.processes import Side
 from ..versus.repository import SHORT, Repository
+from ..versus.sides import Side
 from ..versus.worktrees import worktrees
-
-PASSED, FAILED, INTERRUPTED = 0, 1, 130
+from .app import FAILED, INTERRUPTED, PASSED
+from .files import files_of
 
 
 def main(command_line: Mapping[str, Any]) -> int:
@@ -35,17 +33,15 @@ def main(command_line: Mapping[str, Any]) -> int:
     """
     allowed = parsed(command_line["fail"], "--fail")
     end_s = perf_counter() + seconds(command_line["max_time"], "--max-time")
-    comment = Path(command_line["markdown"]) if command_line["markdown"] else None
-    if comment is not None:
-        MARKDOWN.check(comment, f"--markdown={command_line['markdown']!r}")
+    files = files_of(command_line, (MARKDOWN,))
     apps = (command_line["app_a"], command_line["app_b"])
-    with _ended_as_by_the_user():
+    with endings_interrupt():
         if any(apps):
             comparison, interrupted = _apps(command_line, allowed, end_s)
         else:
             comparison, interrupted = _commits(command_line, allowed, end_s)
-    if comment is not None:
-        put(comment, markdown(comparison))
+    for path in files.values():
+        put(path, markdown(comparison))
     for line in terminal(comparison, shutil.get_terminal_size().columns):
         print(_coloured(line))
     if interrupted:
@@ -144,19 +140,3 @@ def _coloured(line: Line) -> str:
     if line.style not in codes or not sys.stdout.isatty() or "NO_COLOR" in os.environ:
         return line.text
     return f"\x1b[{codes[line.style]}m{line.text}\x1b[0m"
-
-
-@contextmanager
-def _ended_as_by_the_user() -> Iterator[None]:
-    """Clean up when a CI system or the terminal ends this process, as after Ctrl-C."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    heeded = [number for number in ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
-    before = {number: signal.signal(number, interrupt) for number in heeded}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

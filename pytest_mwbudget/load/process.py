@@ -9,40 +9,44 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 from ..asgi import loops
 from ..asgi.request import RequestTemplate
 from ..errors import MeasurementError
 from ..model.estimate import Seconds
+from ..processes import started
 
 PROGRAM = Path(__file__).with_name("generator.py")
-# How long the process may take to end before it is killed.
-END_S: Seconds = 1.0
+# How much of what the process printed an error shows.
+SHOWN_CHARACTERS = 2000
 
 
+@dataclass
 class Generator:
-    """A running load generator."""
+    """A running load generator, which writes its errors to the file `errors`."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
+    process: subprocess.Popen[bytes]
+    errors: IO[bytes]
 
     def tell(self, message: dict[str, Any]) -> None:
         """Send a line."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):  # the answer tells that the process has ended
-            self.process.stdin.write(json.dumps(message) + "\n")
+            self.process.stdin.write(json.dumps(message).encode() + b"\n")
             self.process.stdin.flush()
 
     async def burst(self, clients: int, requests: int) -> dict[str, Any]:
         """Make a burst, and return its figures. Raises MeasurementError if the process has ended."""
         loop = asyncio.get_running_loop()
-        answered: asyncio.Future[str] = loop.create_future()
+        answered: asyncio.Future[bytes] = loop.create_future()
 
         def read() -> None:
             assert self.process.stdout is not None
-            line = ""
+            line = b""
             with suppress(ValueError):  # the pipe was closed
                 line = self.process.stdout.readline()
             with suppress(RuntimeError):  # the loop was closed
@@ -53,16 +57,25 @@ class Generator:
         self.tell({"clients": clients, "requests": requests})
         line = await answered
         if not line:
-            raise MeasurementError(
-                f"the load generator ended with status {self.process.wait(END_S)}; run the test again, and report"
-                " this if it comes back",
-                message_id="load-generator",
-            )
+            with loops.unwatched():
+                raise self._ended()
         figures: dict[str, Any] = json.loads(line)
         return figures
 
+    def _ended(self) -> MeasurementError:
+        """Return the error for a process that has closed its output, with the end of what it printed."""
+        error = MeasurementError(
+            f"the load generator ended with status {self.process.wait()}; run the test again, and report this if it"
+            " comes back",
+            message_id="load-generator",
+        )
+        self.errors.seek(0)
+        if printed := self.errors.read().decode(errors="replace").strip():
+            error.add_note(f"It printed:\n{printed[-SHOWN_CHARACTERS:]}")
+        return error
 
-def _answer(answered: asyncio.Future[str], line: str) -> None:
+
+def _answer(answered: asyncio.Future[bytes], line: bytes) -> None:
     if not answered.done():
         answered.set_result(line)
 
@@ -70,34 +83,24 @@ def _answer(answered: asyncio.Future[str], line: str) -> None:
 @contextmanager
 def generator(port: int, template: RequestTemplate, core: int | None, silent_s: Seconds) -> Iterator[Generator]:
     """Run a load generator in the block. It reports a server that is silent for `silent_s`."""
-    with loops.unwatched():
-        process = subprocess.Popen(  # noqa: S603 - a program of this package
-            [sys.executable, "-I", "-S", str(PROGRAM)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        made = Generator(process)
-        made.tell(
-            {
-                "port": port,
-                "request": request_bytes(template, port).decode("latin-1"),
-                "bodiless": template.line.method == "HEAD",
-                "core": core,
-                "silent_s": silent_s,
-            }
-        )
-    try:
+    plan = {
+        "port": port,
+        "request": request_bytes(template, port).decode("latin-1"),
+        "bodiless": template.line.method == "HEAD",
+        "core": core,
+        "silent_s": silent_s,
+    }
+    with loops.unwatched_ends(_planned(plan)) as made:
         yield made
-    finally:
-        with loops.unwatched():
-            process.kill()  # it has nothing to finish
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                assert pipe is not None
-                with suppress(OSError):
-                    pipe.close()
+
+
+@contextmanager
+def _planned(plan: dict[str, Any]) -> Iterator[Generator]:
+    command, pipe = [sys.executable, "-I", "-S", str(PROGRAM)], subprocess.PIPE
+    with TemporaryFile() as errors, started(command, stdin=pipe, stdout=pipe, stderr=errors) as process:
+        made = Generator(process, errors)
+        made.tell(plan)
+        yield made
 
 
 def request_bytes(template: RequestTemplate, port: int) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -147,11 +148,17 @@ def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
         settings = settings_of(item)
     except SettingError:
         settings = Settings()  # the call phase raises the error, so that the test fails, not its setup
-    publisher = Publisher(plugin_folder(config), test_id(item), config.invocation_params.dir)
-    client = MwBudget(app, settings, enforced(config), environment, publisher, lambda: settings_of(item))
-    client.examples, client.limit_s = has_examples(item), time_limit_s(item)
-    if isinstance(item, RequestItem):
-        client = hosted(request, client)
+    make = partial(hosted, request) if isinstance(item, RequestItem) else MwBudget
+    client = make(
+        app=app,
+        settings=settings,
+        enforce=enforced(config),
+        environment=environment,
+        publisher=Publisher(plugin_folder(config), test_id(item), config.invocation_params.dir),
+        current=lambda: settings_of(item),
+        examples=has_examples(item),
+        limit_s=time_limit_s(item),
+    )
     item.stash[_client] = client
     return client
 
@@ -183,18 +190,17 @@ def _own_requests(item: pytest.Item, settings: Settings) -> OwnRequests:
     from .requests.own import OwnRequests
 
     config = item.config
-    publisher = Publisher(plugin_folder(config), test_id(item), config.invocation_params.dir)
     requests = OwnRequests(
-        settings,
-        environment_of(config),
-        publisher,
-        lambda: settings_of(item),
+        settings=settings,
+        environment=environment_of(config),
+        publisher=Publisher(plugin_folder(config), test_id(item), config.invocation_params.dir),
+        current=lambda: settings_of(item),
         # A test may ask for the fixture at run time.
-        lambda: item.stash.get(_client, None) is requests,
-        config.stash.get(CLAIMS, None),
-        has_examples(item),
+        active=lambda: item.stash.get(_client, None) is requests,
+        claims=config.stash.get(CLAIMS, None),
+        examples=has_examples(item),
+        limit_s=time_limit_s(item),
     )
-    requests.limit_s = time_limit_s(item)
     item.stash[_client] = requests
     return requests
 

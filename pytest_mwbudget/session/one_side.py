@@ -17,8 +17,8 @@ from ..config.budgets import Budgets
 from ..config.settings import Settings
 from ..timing.host_speed import Machine
 from ..timing.schedule import Schedule
+from ..versus.imports import Worktree
 from ..versus.order import ORDER, Order, Statement
-from ..versus.origins import Worktree
 from .configuration import CHANGED
 from .gate import MACHINE, SCHEDULE
 

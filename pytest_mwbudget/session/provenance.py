@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 from ..model.runs import Commit, Provenance
+from ..processes import TimeOverError, run
 from ..timing.host_speed import processor
 
 # Where CI systems say the commit, for a checkout without git or .git: GitLab, GitHub.
@@ -31,28 +31,22 @@ def _commit(folder: Path) -> Commit | None:
 
     Files that git does not track are no uncommitted changes: a run writes caches and results.
     """
-    head = (git_output(folder, "rev-parse", "--verify", "HEAD", limit_s=GIT_TIMEOUT_S) or "").strip()
+    head = _git(folder, "rev-parse", "--verify", "HEAD") or ""
     if _COMMIT.fullmatch(head):
-        status = git_output(folder, "status", "--porcelain", "--untracked-files=no", limit_s=GIT_TIMEOUT_S)
-        return Commit(head, None if status is None else bool(status.strip()))
+        status = _git(folder, "status", "--porcelain", "--untracked-files=no")
+        return Commit(head, None if status is None else bool(status))
     named = next((value for name in VARIABLES if _COMMIT.fullmatch(value := os.environ.get(name, ""))), None)
     return None if named is None else Commit(named, None)
 
 
-def git_output(folder: Path, *arguments: str, limit_s: float | None = None) -> str | None:
+def _git(folder: Path, *arguments: str) -> str | None:
     """Return the output of git, None if git is missing, fails or takes too long. Takes no lock in the repository."""
+    command = ["git", "--no-optional-locks", *arguments]
     try:
-        done = subprocess.run(  # noqa: S603
-            ["git", "--no-optional-locks", *arguments],  # noqa: S607
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=limit_s,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError):
+        ended = run(command, folder, limit_s=GIT_TIMEOUT_S, errors_apart=True)
+    except (OSError, TimeOverError):
         return None
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+    return None if ended.status else ended.output.decode(errors="replace").strip()
 
 
 def _hash_seed() -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import gc
 import shutil
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
@@ -22,18 +22,17 @@ from _pytest.runner import runtestprotocol
 from ..asgi import loops
 from ..asgi.naming import names_held
 from ..config.settings import Settings, merge
-from ..interpreter.clocks import perf_counter_ns
 from ..model.estimate import Seconds
-from ..model.results import RepeatedTest, RequestLine, Result, SurveyRun
+from ..model.results import RepeatedTest, RequestLine, Result, SurveyRun, Turn
 from ..model.stack import Layer
 from ..recording.recorder import Recorded
-from ..timing.run import NS_PER_S
+from ..workload.time_budget import LEAST_S, WARM_SHARE, TimeBudget
 from .claims import CLAIMS, Claims, Sums
 from .configuration import configured, survey_time_s, surveying, test_id, time_limit_s
 from .gate import environment_of, turns_of
 from .requests.examples import MOST_REQUESTS, has_examples, without_deadline
 from .requests.own import OwnRequests, identity_of
-from .survey_time import LEAST_S, WAIT_S, WARM_SHARE, Plan, Waiting, plan_of
+from .survey_time import WAIT_S, Plan, plan_of
 
 NOT_SEARCHED = "a survey searches the heap of the suite for them only if there is a budget of retained objects"
 # The layers of a request are looked for until this many in a row like it have entered known layers: a login or a cache
@@ -58,18 +57,19 @@ def configure(config: pytest.Config) -> None:
 # ---- one test -----------------------------------------------------------------------------------------------------
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SurveyedRequests(OwnRequests):
     """Measures the requests of one test that nobody in the run has measured yet.
 
-    `plan` says how long to time the next request, or why it is not measured. `waiting` waits for turns. `ended` is told
-    what an attempt took.
+    `plan` says how long to time the next request, or why it is not measured. `turns` gives the turns of measurements.
+    `ended` is told what an attempt took.
     """
 
-    plan: Callable[[Recorded], Plan | str | None] = field(kw_only=True)
-    waiting: Waiting = field(kw_only=True)
+    plan: Callable[[Recorded], Plan | str | None]
+    budget: TimeBudget
+    turns: Callable[[Seconds], AbstractContextManager[Turn]]
+    ended: Callable[[Sums], None]
     current_plan: Plan | None = None
-    ended: Callable[[Sums], None] = field(kw_only=True)
 
     async def _measured(self, request: Recorded) -> None:
         if self.examples and len(self.results) >= MOST_REQUESTS:
@@ -79,15 +79,15 @@ class SurveyedRequests(OwnRequests):
         if plan is None:
             return
         if isinstance(plan, str):
-            self._leave_out(RequestLine(request.caller.template.line.method, request.route), plan)
+            self.leave_out(RequestLine(request.caller.template.line.method, request.route), plan)
             return
-        known, environment, waited_s = len(self.results), self.environment, self.waiting.waited_s
-        turns = partial(self.waiting.turns, plan.wait_s)
-        self.environment = replace(plan.environment(environment), turns=turns, uncounted=_uncounted(self.settings))
+        known, environment, spent_s = len(self.results), self.environment, self.budget.spent_s
+        turn = partial(self.budget.turn, self.turns, plan.wait_s)
+        uncounted = {} if "retained" in self.settings.budgets.quantities else {"retained": NOT_SEARCHED}
+        self.environment = replace(plan.environment(environment), turns=turn, uncounted=uncounted)
         self.current_plan = plan
-        begin = perf_counter_ns()
         try:
-            with _small_heap() if self.environment.uncounted else nullcontext():
+            with _small_heap() if uncounted else nullcontext():
                 await super()._measured(request)
         finally:
             plan, self.environment = self.current_plan, environment
@@ -96,9 +96,8 @@ class SurveyedRequests(OwnRequests):
                 replace(result, surveyed=True, notes=(*result.notes, *([note] if note else [])))
                 for result in self.results[known:]
             ]
-            waited_s = self.waiting.waited_s - waited_s
             with loops.unwatched():
-                seconds, measured = (perf_counter_ns() - begin) / NS_PER_S - waited_s, len(self.results) > known
+                seconds, measured = self.budget.spent_s - spent_s, len(self.results) > known
                 self.ended(Sums(seconds, min(seconds, _timing_s(self.results[known:])), int(measured)))
 
     def _is_new(self, request: Recorded, entered: tuple[str, ...]) -> bool:
@@ -148,12 +147,11 @@ class Survey:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self.limit_s: Seconds = survey_time_s(config)
         self.settings = replace(merge([], configured(config)), place="configuration")
         self.folder: Path | None = None
         shared = getattr(config, "workerinput", {}).get(SHARED)
         self.claims = config.stash[CLAIMS] = Claims(Path(shared) if shared else None)
-        self.waiting = Waiting(turns_of(config).measuring, self.limit_s)
+        self.budget = TimeBudget(survey_time_s(config))
         self.tests = 0
         self.measurements: list[dict[str, Any]] = []
         self.left_out: list[dict[str, Any]] = []
@@ -170,7 +168,7 @@ class Survey:
         """Return what the whole run has spent."""
         sums = self.claims.sums()
         unknown = tuple(sorted(self.unknown_clients))
-        return SurveyRun(sums.seconds, self.limit_s, sums.tests, tuple(self.repeated), unknown, sums.unexamined)
+        return SurveyRun(sums.seconds, self.budget.limit_s, sums.tests, tuple(self.repeated), unknown, sums.unexamined)
 
     # ---- time -------------------------------------------------------------------------------------------------------
 
@@ -183,10 +181,10 @@ class Survey:
             self._unexamined += 1
             return None
         sums = self.claims.sums()
-        if sums.seconds >= self.limit_s:
-            over = f"the {self.limit_s:g} s of the survey were over; --mw-budget-survey-time gives it more"
+        if sums.seconds >= self.budget.limit_s:
+            over = f"the {self.budget.limit_s:g} s of the survey were over; --mw-budget-survey-time gives it more"
             return over if self.claims.claim(f"named {known}") else None
-        plan, limit_s = plan_of(self.limit_s, sums, self.tests), time_limit_s(item)
+        plan, limit_s = plan_of(self.budget.limit_s, sums, self.tests), time_limit_s(item)
         if limit_s is not None:
             room_s = LIMIT_SHARE * limit_s - self._spent_in_test_s
             if room_s < LEAST_S:
@@ -254,16 +252,17 @@ class Survey:
 
     def _requests_of(self, item: pytest.Item) -> SurveyedRequests:
         return SurveyedRequests(
-            self.settings,
-            environment_of(self.config),
-            lambda number: None,
-            lambda: self.settings,
+            settings=self.settings,
+            environment=environment_of(self.config),
+            publisher=lambda number: None,
+            current=lambda: self.settings,
             # A test that is marked while it runs is judged from then on.
-            lambda: self._may_record(item),
-            self.claims,
-            has_examples(item),
+            active=lambda: self._may_record(item),
+            claims=self.claims,
+            examples=has_examples(item),
             plan=lambda request: self._plan(request, item),
-            waiting=self.waiting,
+            budget=self.budget,
+            turns=turns_of(self.config).measuring,
             ended=self._ended,
         )
 
@@ -319,11 +318,6 @@ class Survey:
         """Remove the folder of the run."""
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _uncounted(settings: Settings) -> dict[str, str]:
-    """Return why retained objects are not counted, unless a budget needs them."""
-    return {} if "retained" in settings.budgets.quantities else {"retained": NOT_SEARCHED}
 
 
 # ---- what a test is -------------------------------------------------------------------------------------------------

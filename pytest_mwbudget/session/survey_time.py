@@ -6,21 +6,18 @@ is timed in a part of the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
 from ..config.settings import Settings
 from ..errors import tagged
-from ..interpreter.clocks import perf_counter_ns
 from ..model.estimate import Seconds
 from ..model.remedies import TimeOption
-from ..model.results import Turn
-from ..timing.run import NS_PER_S, Environment
+from ..timing.run import Environment
+from ..workload.time_budget import LEAST_S, sampled_s, warming
 from .claims import Sums
 
-# A request is timed for at most this long, which gives good intervals, and for at least this long or not at all.
-MOST_S, LEAST_S = 2.0, 0.15
+# A request is timed for at most this long, which gives good intervals.
+MOST_S: Seconds = 2.0
 # The first request of each stack of layers is timed for this long, if there is time for any.
 FIRST_S: Seconds = 0.5
 # How long a request waits for its turn: as long as a few other processes take.
@@ -37,8 +34,6 @@ FEW_COUNTED, FEW_UNCOUNTED, FEW_AGREEING, FEW_WARM_CALLS = 7, 4, 3, 40
 TIMING_SHARE = 0.25
 # A request is timed in a part of this many of the time that is free, or of fewer if fewer requests are expected.
 PARTS = 40
-# The share of a request's time for warming up.
-WARM_SHARE = 0.2
 # What gives a request without a budget more time.
 IN_A_TEST = TimeOption("a marked test with max_time")
 
@@ -77,7 +72,7 @@ class Plan:
         return replace(
             settings,
             budgets=settings.budgets.of_counts,
-            max_time_s=max(self.seconds, LEAST_S) * (1 - WARM_SHARE),
+            max_time_s=sampled_s(max(self.seconds, LEAST_S)),
             timed=self.timed,
             trend=False,
             more_time=IN_A_TEST,
@@ -95,11 +90,7 @@ class Plan:
     def environment(self, environment: Environment) -> Environment:
         """Return the environment for the time, with less warming up."""
         schedule, most_s = environment.schedule, max(self.seconds, self.first_s)
-        brief = replace(
-            schedule,
-            warm_ns=min(schedule.warm_ns, round(WARM_SHARE * most_s * NS_PER_S)),
-            precision_time_s=min(schedule.precision_time_s, most_s),
-        )
+        brief = replace(warming(schedule, most_s), precision_time_s=min(schedule.precision_time_s, most_s))
         if self.hurried:
             brief = replace(
                 brief,
@@ -129,23 +120,3 @@ def plan_of(limit_s: Seconds, sums: Sums, tests: int) -> Plan:
     free_s = min(left_s, max(left_s - reserved_s, TIMING_SHARE * limit_s - sums.timing, 0.0))
     share_s = min(MOST_S, free_s / min(PARTS, expected))
     return Plan(share_s, min(FIRST_S, free_s), left_s, hurried=reserved_s > left_s)
-
-
-class Waiting:
-    """Waits for the turns of measurements, for at most `most_s` in all. The survey's time does not include waits.
-
-    Without this limit, a suite beside another run that measures would wait at each request.
-    """
-
-    def __init__(self, turns: Callable[[Seconds], AbstractContextManager[Turn]], most_s: Seconds) -> None:
-        self.usual = turns
-        self.most_s = most_s
-        self.waited_s: Seconds = 0.0
-
-    @contextmanager
-    def turns(self, wait_s: Seconds) -> Iterator[Turn]:
-        """Wait for a turn."""
-        begin = perf_counter_ns()
-        with self.usual(max(0.0, min(wait_s, self.most_s - self.waited_s))) as turn:
-            self.waited_s += (perf_counter_ns() - begin) / NS_PER_S
-            yield turn

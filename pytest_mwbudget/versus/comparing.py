@@ -13,10 +13,10 @@ from ..errors import VersusError
 from ..interpreter.clocks import perf_counter
 from ..model.estimate import Seconds
 from ..model.quantities import COUNTED
+from ..processes import TimeOverError
 from ..report.text import listed
-from .commands import TimeOverError
 from .order import Statement
-from .processes import Ran, Side, run
+from .sides import Ran, Side, run
 
 # How long each request is timed in each process. Many short processes tell more than few long ones.
 TIME_S: Seconds = 0.5

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import VersusError
 from .order import Statement
-from .processes import Ran, Side
+from .sides import Ran, Side
 from .worktrees import OfTests, Worktrees
 
 # The most modules that a message names.
@@ -27,13 +27,11 @@ class Origin:
         """Give the base the tests and the configuration of HEAD, after a process of HEAD has told what these are."""
         # A pattern of all modules, such as *.py, is one of the app too.
         patterns = [pattern for pattern in statement.patterns if not fnmatch("__init__.py", pattern)]
-        tests = OfTests(patterns, [*self._directories(statement), *self._files()])
+        # Another directory of `testpaths` may hold the app, too.
+        folders = [path for path in statement.paths if "test" in Path(path).name.lower()]
+        tests = OfTests(patterns, [*folders, *self._files()])
         self.laid_over = frozenset(self.worktrees.lay_over(tests))
         self.worktrees.compile(self.worktrees.base)
-
-    def _directories(self, statement: Statement) -> list[str]:
-        """Return the directories of tests: another directory of `testpaths` may hold the app, too."""
-        return [path for path in statement.paths if "test" in Path(path).name.lower()]
 
     def _files(self) -> list[str]:
         """Return the files that the arguments for pytest name."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 from ..errors import VersusError
+from ..processes import Ended, run
 
 # Set by git for its hooks. A command for another worktree must not use them.
 LOCAL_VARIABLES = (
@@ -52,44 +52,38 @@ class Repository:
 
     def __init__(self, place: Path) -> None:
         self.root = place
-        run = self._run(("rev-parse", "--show-toplevel"), None)
-        if run.returncode:
+        ended = self._run("rev-parse", "--show-toplevel")
+        if ended.status:
             # Such as a clone of another user, which git does not read in a container.
-            message = " ".join(os.fsdecode(run.stderr).split())
+            message = " ".join(os.fsdecode(ended.errors).split())
             raise VersusError(
                 f"{str(place)!r} is not in a git repository that git reads ({message}); run the command in the clone of"
                 " your project, or compare two apps with --app-a and --app-b",
                 message_id="versus-base",
             )
-        self.root = Path(os.fsdecode(run.stdout).rstrip("\n"))
+        self.root = Path(_printed(ended))
 
     def git(self, *arguments: str, place: Path | None = None) -> str:
         """Return what a git command prints, without the last newline. Raises VersusError if it fails."""
-        run = self._run(arguments, place)
-        if run.returncode:
-            message = os.fsdecode(run.stderr).strip()
+        ended = self._run(*arguments, place=place)
+        if ended.status:
+            message = os.fsdecode(ended.errors).strip()
             raise VersusError(f"git {arguments[0]} failed: {message}", message_id="versus-base")
-        return os.fsdecode(run.stdout).rstrip("\n")
+        return _printed(ended)
 
     def asked(self, *arguments: str) -> str | None:
         """Return what a git command prints, None if it fails."""
-        run = self._run(arguments, None)
-        return None if run.returncode else os.fsdecode(run.stdout).rstrip("\n")
+        ended = self._run(*arguments)
+        return None if ended.status else _printed(ended)
 
-    def _run(self, arguments: tuple[str, ...], place: Path | None) -> subprocess.CompletedProcess[bytes]:
+    def _run(self, *arguments: str, place: Path | None = None) -> Ended:
         environment = {name: value for name, value in os.environ.items() if name not in LOCAL_VARIABLES}
         environment |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}
-        command = ["git", *CONFIG, *arguments]
         try:
-            return subprocess.run(  # noqa: S603
-                command,
-                cwd=place or self.root,
-                env=environment,
-                capture_output=True,
-                check=False,
-                stdin=subprocess.DEVNULL,
-            )
-        except FileNotFoundError:
+            return run(["git", *CONFIG, *arguments], place or self.root, environment, errors_apart=True)
+        except FileNotFoundError as error:
+            if error.filename != "git":
+                raise
             raise VersusError("git is not installed here; install it", message_id="versus-base") from None
 
     # ---- the base -------------------------------------------------------------------------------------------------
@@ -181,6 +175,10 @@ class Repository:
         if any("filter=lfs" in (self.root / name).read_text(errors="replace") for name in attributes):
             remarks.append("files of Git LFS are in the worktrees as git checks them out: without git-lfs, as pointers")
         return remarks
+
+
+def _printed(ended: Ended) -> str:
+    return os.fsdecode(ended.output).rstrip("\n")
 
 
 def is_file(path: Path) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import mkdtemp
 
 from ..errors import VersusError
-from .commands import run_to_the_end, uninterrupted
+from ..processes import run, uninterrupted
 from .repository import Base, Repository, is_file
 
 # Files that configure pytest, or are loaded by it, in any directory.
@@ -21,6 +21,8 @@ CONFIGURATION = (
     *("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg"),
     "conftest.py",
 )
+# How much of the output of a failed command an error shows.
+SHOWN_CHARACTERS = 4000
 # Directories that hold tests and their helpers by convention.
 OF_TESTS = ("test", "tests")
 
@@ -75,11 +77,11 @@ class Worktrees:
     def prepare(self, command: str) -> None:
         """Run the user's command in both. Raises VersusError, with the end of its output, if it fails."""
         for place in (self.base, self.head):
-            status, output = run_to_the_end(command, place)
-            if status:
+            ended = run(command, place)
+            if ended.status:
                 raise VersusError(
-                    f"--prepare={command!r} failed with exit status {status} for {self.name(place)}; correct"
-                    f" the command, which runs in a fresh checkout of each side:\n{output}",
+                    f"--prepare={command!r} failed with exit status {ended.status} for {self.name(place)}; correct"
+                    f" the command, which runs in a fresh checkout of each side:\n{ended.end(SHOWN_CHARACTERS)}",
                     message_id="versus-side",
                 )
 
@@ -91,8 +93,8 @@ class Worktrees:
 @contextmanager
 def worktrees(repository: Repository, base: Base) -> Iterator[Worktrees]:
     """Check out the base and HEAD, with the changes that are not committed, and remove both after the block."""
-    folder = Path(os.path.realpath(mkdtemp(prefix="mwbudget-versus-")))
     here = Path(os.path.realpath(Path.cwd())).relative_to(os.path.realpath(repository.root))
+    folder = Path(os.path.realpath(mkdtemp(prefix="mwbudget-versus-")))
     both = Worktrees(repository, folder / "a", folder / "b", here)
     try:
         for place, commit in ((both.base, base.commit), (both.head, "HEAD")):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable, Coroutine, MutableMapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from ..asgi.lifespan import lifespan
 from ..asgi.os_exit import exit_refused
 from ..config.settings import Settings
 from ..engine import Hosting
+from ..errors import EndlessError, StatusError
 from ..model.estimate import Seconds
 
 # A response that has begun must end within this time; else it is taken for an endless stream.
@@ -50,14 +51,14 @@ class Host:
             self._abandon()
             raise
 
-    def run(self, function: Callable[[Hosting], Awaitable[_T]]) -> _T:
+    def run(self, function: Callable[[Hosting], Coroutine[Any, Any, _T]]) -> _T:
         """Run a function with the state of the app, which it starts if need be. Raises LifespanError."""
         __tracebackhide__ = True
         if self.settings.loop == "trio":
             return loops.run("trio", lambda: self._alone(function))
         self.start()
         assert self._runner is not None
-        task = self._runner.get_loop().create_task(_awaited(function(Hosting(self.state, RESPONSE_S))))
+        task = self._runner.get_loop().create_task(function(Hosting(self.state, RESPONSE_S)))
         try:
             self._until_done(task)
         except BaseException:
@@ -86,7 +87,7 @@ class Host:
             with suppress(SystemExit):
                 self._runner.run(_waited(task))
 
-    async def _alone(self, function: Callable[[Hosting], Awaitable[_T]]) -> _T:
+    async def _alone(self, function: Callable[[Hosting], Coroutine[Any, Any, _T]]) -> _T:
         if not self.settings.lifespan:
             return await function(Hosting(None, RESPONSE_S))
         with exit_refused():
@@ -122,10 +123,11 @@ class Host:
                 runner.close()
 
 
+def why_left_out(error: Exception, settings: Settings) -> str | None:
+    """Return why a request without a test is left out, None if this error of it is a failure."""
+    expected = isinstance(error, StatusError) and settings.expect_status is not None
+    return str(error).partition("\n")[0] if isinstance(error, (EndlessError, StatusError)) and not expected else None
+
+
 async def _waited(task: asyncio.Task[Any]) -> None:
     await asyncio.wait({task})
-
-
-async def _awaited(awaitable: Awaitable[_T]) -> _T:
-    __tracebackhide__ = True
-    return await awaitable

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..asgi.app import ASGIApp
+from ..asgi.http_library import httpx
 from ..asgi.request import build_request
 from ..asgi.routes import routes_of
 from ..config.settings import MARKER_KEYS, merge
@@ -40,6 +41,10 @@ class Wanted:
     def name(self) -> str:
         """The given name, else the method and the URL."""
         return self.given_name or f"{self.method} {self.url}"
+
+    def built(self) -> httpx.Request:
+        """Build the request. Raises SettingError if it cannot be sent."""
+        return build_request(self.method, self.url, self.options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,7 @@ def parsed(line: str, where: str) -> Wanted:
     if not url.startswith(("/", "http://", "https://")):
         raise SettingError(f"{where} is {line!r}; write a method and a path, for example 'GET /health'")
     wanted = Wanted(method.strip().upper() or "GET", url)
-    build_request(wanted.method, wanted.url, {})
+    wanted.built()
     return wanted
 
 
@@ -164,7 +169,7 @@ def _request(table: Mapping[str, Any], where: str) -> Wanted:
         wanted = Wanted(
             method.upper() if isinstance(method, str) else method, url, options, keywords, name, listed=True
         )
-        build_request(wanted.method, url, options)
+        wanted.built()
     except SettingError as error:
         raise SettingError(f"{where}: {error}") from None
     return wanted

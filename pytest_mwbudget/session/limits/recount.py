@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from ...model.estimate import Seconds
+from ...processes import TimeOverError, environment_of_pytest, run
 
 # Names the directory of a recount in its process: `ORDER` says what to count, `RESULT` gets the results.
 VARIABLE = "MWBUDGET_RECOUNT"
@@ -32,7 +32,7 @@ SELECTORS = ("lf", "failedfirst", "stepwise", "usepdb", "mw_budget_update", "mw_
 # The hash seeds of these processes.
 SEEDS = range(1, 7)
 # The most characters of a failed process's output in a message.
-SHOWN = 600
+SHOWN_CHARACTERS = 600
 
 
 class RecountError(Exception):
@@ -73,30 +73,18 @@ def recounted(config: pytest.Config, order: Recount, limit_s: Seconds | None = N
     """
     with TemporaryDirectory() as folder:
         (Path(folder) / ORDER).write_text(json.dumps(asdict(order)), encoding="utf-8")
-        environment = {name: value for name, value in os.environ.items() if name != "GITHUB_STEP_SUMMARY"}
-        environment |= {VARIABLE: folder, "PYTHONHASHSEED": str(order.seed)}
+        environment = environment_of_pytest(**{VARIABLE: folder, "PYTHONHASHSEED": str(order.seed)})
         try:
-            run = subprocess.run(  # noqa: S603
-                [*_command(config)],
-                cwd=config.invocation_params.dir,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                check=False,
-                timeout=limit_s,
-            )
-        except subprocess.TimeoutExpired:
+            ended = run([*_command(config)], config.invocation_params.dir, environment, limit_s)
+        except TimeOverError:
             raise RecountError(f"pytest took longer than {limit_s} s") from None
-        end = run.stdout.strip()[-SHOWN:]
-        if order.alone and run.returncode:
-            raise RecountError(f"pytest ended with status {run.returncode}: {end}")
+        end = ended.end(SHOWN_CHARACTERS)
+        if order.alone and ended.status:
+            raise RecountError(f"pytest ended with status {ended.status}: {end}")
         try:
             return json.loads((Path(folder) / RESULT).read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            raise RecountError(f"pytest ended with status {run.returncode} and no result: {end}") from None
+            raise RecountError(f"pytest ended with status {ended.status} and no result: {end}") from None
 
 
 def _command(config: pytest.Config) -> Iterator[str]:

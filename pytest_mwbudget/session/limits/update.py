@@ -14,7 +14,7 @@ from tempfile import gettempdir
 import pytest
 
 from ...errors import SettingError, tagged
-from ...limits.file import Limit, LimitsFile, Place, text_of
+from ...limits.file import LimitsFile, Place, text_of
 from ...limits.sections import Surroundings, chosen
 from ...limits.updating import LARGE_RAISE, Broken, Change, Measured, Rules, Update, unused_places, updated
 from ...model.request_keys import RequestKey, keyed
@@ -71,7 +71,12 @@ def finish(
     _say_what_changed(run, requests, outcome)
     passed = [(key, result) for key, result in requests if key.nodeid not in unfinished]
     left_out = {key.nodeid for key, _ in requests} & set(unfinished)
-    kept = [(surroundings(result.loop).section, key, result) for key, result in passed if _is_kept(result)]
+    # Requests that keep their limits, or whose limits are being written.
+    kept = [
+        (surroundings(result.loop).section, key, result)
+        for key, result in passed
+        if result.recorded is not None and not result.recorded.broken
+    ]
     remember(config, kept, {place.nodeid for place in run.file.limits} | {key.nodeid for key, _ in passed})
     ending = _Ending(config, run, passed, left_out, outcome, partly)
     if run.modes:
@@ -82,11 +87,6 @@ def finish(
     else:
         ending.say_unused()
     return outcome
-
-
-def _is_kept(result: Result) -> bool:
-    """Whether a request keeps its limits, or they are being written."""
-    return result.recorded is not None and not result.recorded.broken
 
 
 def _say_what_changed(run: RunLimits, requests: Sequence[tuple[RequestKey, Result]], outcome: Outcome) -> None:
@@ -157,22 +157,19 @@ class _Ending:
     def update(self) -> None:
         """Update the file: counts again in other processes, then write."""
         try:
-            rules = self._rules()
+            rules = Rules(self.run.modes, self.run.quantities, self.run.processor, self.run.reason)
             self._confirm(rules)
             with held(_lock_of(self.run.path), LOCK_S):
                 file = read(self.run.path, repr(self.run.name))
                 updates = self._updated(file, rules, self.measured)
                 after = updates[-1].file if updates else file
-                self._write(file, after)
+                if after != file:
+                    put(self.run.path, text_of(after))
         except (OSError, SettingError) as error:
             self.outcome.say(f"{self.run.name} cannot be updated: {error}", "red")
             self.outcome.failed = True
             return
         self._report(updates, written=after != file)
-
-    def _rules(self) -> Rules:
-        run = self.run
-        return Rules(run.modes, run.quantities, run.processor, run.reason)
 
     def _updated(
         self, file: LimitsFile, rules: Rules, by_surroundings: Mapping[Surroundings, Mapping[RequestKey, Measured]]
@@ -186,10 +183,6 @@ class _Ending:
             updates.append(updated(file, here, measured, unused, packages, rules, self.partly))
             file = updates[-1].file
         return updates
-
-    def _write(self, before: LimitsFile, after: LimitsFile) -> None:
-        if after != before:
-            put(self.run.path, text_of(after))
 
     def _confirm(self, rules: Rules) -> None:
         """Take the counts of other processes, too. Counts that cannot be confirmed are not written."""
@@ -292,15 +285,12 @@ def _where(place: Place) -> str:
 
 
 def _line(change: Change) -> str:
-    quantity = change.place.quantity
-    before, after = (_shown(quantity, limit) for limit in (change.before, change.after))
+    before, after = (
+        "" if limit is None else amount(change.place.quantity, limit.most) for limit in (change.before, change.after)
+    )
     moved = f"{before} to {after}" if change.after is not None else before
     share = f" (+{change.share:.0%})" if 0 < change.share < math.inf else ""
     return f"{'! ' if change.is_large else ''}{change.kind}: {_where(change.place)}: {moved}{share}"
-
-
-def _shown(quantity: str, limit: Limit | None) -> str:
-    return "" if limit is None else amount(quantity, limit.most)
 
 
 # ---- other runs ---------------------------------------------------------------------------------------------------

@@ -2,27 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
 
 from ...asgi import loops
 from ...asgi.app import ASGIApp, NamedApp, checked_app
 from ...asgi.request import build_request
+from ...asgi.stack import Stack
 from ...asgi.websocket import build_connection
 from ...config.checks import check, status_code
 from ...config.checks import clients as number_of_clients
 from ...config.settings import CLIENTS, Settings, Under
-from ...engine import Opening, Publish, http_of, measure, send_once
+from ...engine import Hosting, Opening, Publish, http_of, measure, send_once
 from ...errors import MeasurementError, tagged
 from ...model.quantities import RPS_SHARE
 from ...model.results import Measurement
-from ...timing.run import Environment
 from .examples import MOST_REQUESTS
 from .measured import MeasuredRequests
 
+P = ParamSpec("P")
 
-@dataclass
+
+def _alone(
+    method: Callable[Concatenate[MwBudget, P], Coroutine[Any, Any, Measurement]],
+) -> Callable[Concatenate[MwBudget, P], Measurement]:
+    """Return the method of the client that does the same on an event loop of its own."""
+    name = method.__name__.removeprefix("a")
+
+    @wraps(method)
+    def alone(client: MwBudget, /, *arguments: P.args, **options: P.kwargs) -> Measurement:
+        __tracebackhide__ = True
+        client._begin()
+        if loops.running():
+            raise MeasurementError(
+                f"mw_budget.{name}(...) was called while an event loop runs in this thread; in an async test"
+                f" write await mw_budget.a{name}(...)",
+                message_id="wrong-loop",
+            )
+        return client._on_a_loop(lambda: method(client, *arguments, **options))
+
+    alone.__name__, alone.__qualname__ = name, f"MwBudget.{name}"
+    alone.__doc__ = f"Do what `a{name}` does, on an event loop of its own."
+    return alone
+
+
+@dataclass(kw_only=True)
 class MwBudget(MeasuredRequests):
     """Makes requests to the app under test, and measures them when enforcement is on.
 
@@ -33,26 +59,24 @@ class MwBudget(MeasuredRequests):
 
     `publisher` gives the function that keeps the profile of a request, by the number of the request. `current` gives
     the test's settings at the time of a request. `tried` is whether the test has called a method, `made` is the number
-    of requests sent, `reported` the number of results that are in a report. `examples` is whether Hypothesis runs the
-    test many times: a request that is made again is then sent once, and gets the figures of the first one.
+    of requests sent. `hosting` is how to call an app that runs already. In an example of Hypothesis a request that is
+    made again is sent once, and gets the figures of the first one.
     """
 
     app: object
-    settings: Settings
-    enforce: bool
-    environment: Environment
     publisher: Callable[[int], Publish] | None = None
     current: Callable[[], Settings] | None = None
     results: list[Measurement] = field(default_factory=list)
     tried: bool = False
     made: int = 0
-    reported: int = 0
-    examples: bool = False
+    hosting: Hosting | None = None
 
     def __post_init__(self) -> None:
         self._first: dict[object, Measurement] = {}
 
-    async def arequest(self, method: str, url: str, *, expect_status: int | None = None, **options: Any) -> Measurement:
+    async def arequest(
+        self, /, method: str, url: str, *, expect_status: int | None = None, **options: Any
+    ) -> Measurement:
         """Make and measure a request on the running event loop."""
         __tracebackhide__ = True
         self._begin()
@@ -77,15 +101,28 @@ class MwBudget(MeasuredRequests):
             if first is not None and first.status == measurement.status:
                 return Measurement.of(first, measurement.response, measurement.answers)
         else:
-            publish = self.publisher(self.made) if self.publisher else None
-            with self.in_time() as environment:
-                measurement = await measure(app, request, settings, environment, publish)
-            measurement = self._first[key] = with_note_of(self.app, self.noted(measurement, environment))
+            measurement = self._first[key] = await self._measured(app, request, settings)
         self.results.append(measurement)
         return measurement
 
+    async def _measured(self, app: ASGIApp, request: Opening, settings: Settings) -> Measurement:
+        """Measure a request, with notes on what was left out for a time limit and on how the app was made."""
+        __tracebackhide__ = True
+        publish = self.publisher(self.made) if self.publisher else None
+        with self.in_time() as environment:
+            measurement = await measure(app, request, settings, environment, publish, self.hosting, self._choose)
+        measurement = self.noted(measurement, environment)
+        if not isinstance(self.app, NamedApp) or self.app.note is None:
+            return measurement
+        return replace(measurement, notes=(*measurement.notes, tagged(self.app.note, "app")))
+
+    def _choose(self, stack: Stack, settings: Settings) -> Settings:
+        """Return the settings for a request of this stack."""
+        return settings
+
     async def awebsocket(
         self,
+        /,
         url: str,
         *,
         exchange: object,
@@ -93,7 +130,12 @@ class MwBudget(MeasuredRequests):
         expect_status: int | None = None,
         **options: Any,
     ) -> Measurement:
-        """Open and measure a WebSocket connection on the running event loop."""
+        """Open and measure a WebSocket connection on the running event loop.
+
+        `exchange` is a list of what the client sends: each item is a message, which awaits one answer, or a pair of a
+        message and the number of answers. A `str` is sent as text, `bytes` as bytes, a `dict` or `list` as JSON, and
+        None sends nothing. `options` are `params`, `headers` and `cookies`.
+        """
         __tracebackhide__ = True
         self._begin()
         self._require_loop()
@@ -101,27 +143,9 @@ class MwBudget(MeasuredRequests):
         connection = build_connection(url, exchange, subprotocols, options)
         return await self._sent(checked_app(self.app), connection, settings)
 
-    def websocket(self, url: str, *, exchange: object, **options: Any) -> Measurement:
-        """Open and measure a WebSocket connection on an event loop of its own.
-
-        `exchange` is a list of what the client sends: each item is a message, which awaits one answer, or a pair of a
-        message and the number of answers. A `str` is sent as text, `bytes` as bytes, a `dict` or `list` as JSON, and
-        None sends nothing. `options` are `subprotocols`, `params`, `headers`, `cookies` and `expect_status`.
-        """
-        __tracebackhide__ = True
-        self._begin()
-        _require_no_loop("websocket")
-        return loops.run(self.settings.loop, lambda: self.awebsocket(url, exchange=exchange, **options))
-
-    def request(self, method: str, url: str, *, expect_status: int | None = None, **options: Any) -> Measurement:
-        """Make and measure a request on an event loop of its own."""
-        __tracebackhide__ = True
-        self._begin()
-        _require_no_loop(method)
-        return loops.run(self.settings.loop, lambda: self.arequest(method, url, expect_status=expect_status, **options))
-
     async def aload(
         self,
+        /,
         url: str,
         *,
         clients: int = CLIENTS,
@@ -131,7 +155,13 @@ class MwBudget(MeasuredRequests):
         expect_status: int | None = None,
         **options: Any,
     ) -> Measurement:
-        """Do what `load` does, on the running event loop."""
+        """Measure a request alone, then under load, on the running event loop.
+
+        A server in this process answers `clients`, which send the request at the same time. `rps_share` is a budget of
+        every middleware layer: the share of the requests per second that it costs, for example "5%". `p99_ms` is a
+        budget of the latency of the whole app. Both take the place of those of the marker. Other options are those of
+        `request`. The figures under load are in `load` of the measurement and of its layers. Needs the extra `load`.
+        """
         __tracebackhide__ = True
         self._begin()
         self._require_loop()
@@ -150,29 +180,10 @@ class MwBudget(MeasuredRequests):
             require_loop(loops.current().name)
         return await self._sent(app, build_request(method, url, options), settings)
 
-    def load(
-        self,
-        url: str,
-        *,
-        clients: int = CLIENTS,
-        method: str = "GET",
-        rps_share: float | str | None = None,
-        p99_ms: float | None = None,
-        expect_status: int | None = None,
-        **options: Any,
-    ) -> Measurement:
-        """Measure a request alone, then under load, on an event loop of its own.
-
-        A server in this process answers `clients`, which send the request at the same time. `rps_share` is a budget of
-        every middleware layer: the share of the requests per second that it costs, for example "5%". `p99_ms` is a
-        budget of the latency of the whole app. Both take the place of those of the marker. Other options are those of
-        `request`. The figures under load are in `load` of the measurement and of its layers. Needs the extra `load`.
-        """
+    def _on_a_loop(self, request: Callable[[], Coroutine[Any, Any, Measurement]]) -> Measurement:
+        """Make a request on an event loop of its own."""
         __tracebackhide__ = True
-        self._begin()
-        _require_no_loop("load")
-        under: Any = {"clients": clients, "method": method, "rps_share": rps_share, "p99_ms": p99_ms}
-        return loops.run(self.settings.loop, lambda: self.aload(url, expect_status=expect_status, **under, **options))
+        return loops.run(self.settings.loop, request)
 
     def _begin(self) -> None:
         """Note that a request is tried, and take the settings as they are now."""
@@ -198,96 +209,54 @@ class MwBudget(MeasuredRequests):
                 message_id="wrong-loop",
             )
 
-    def get(self, url: str, **options: Any) -> Measurement:
-        """Shorthand for `request("GET", …)`."""
-        __tracebackhide__ = True
-        return self.request("GET", url, **options)
-
-    def options(self, url: str, **options: Any) -> Measurement:
-        """Shorthand for `request("OPTIONS", …)`."""
-        __tracebackhide__ = True
-        return self.request("OPTIONS", url, **options)
-
-    def head(self, url: str, **options: Any) -> Measurement:
-        """Shorthand for `request("HEAD", …)`."""
-        __tracebackhide__ = True
-        return self.request("HEAD", url, **options)
-
-    def post(self, url: str, **options: Any) -> Measurement:
-        """Shorthand for `request("POST", …)`."""
-        __tracebackhide__ = True
-        return self.request("POST", url, **options)
-
-    def put(self, url: str, **options: Any) -> Measurement:
-        """Shorthand for `request("PUT", …)`."""
-        __tracebackhide__ = True
-        return self.request("PUT", url, **options)
-
-    def patch(self, url: str, **options: Any) -> Measurement:
-        """Shorthand for `request("PATCH", …)`."""
-        __tracebackhide__ = True
-        return self.request("PATCH", url, **options)
-
-    def delete(self, url: str, **options: Any) -> Measurement:
-        """Shorthand for `request("DELETE", …)`."""
-        __tracebackhide__ = True
-        return self.request("DELETE", url, **options)
-
-    async def aget(self, url: str, **options: Any) -> Measurement:
+    async def aget(self, /, url: str, **options: Any) -> Measurement:
         """Shorthand for `await arequest("GET", …)`."""
         __tracebackhide__ = True
         return await self.arequest("GET", url, **options)
 
-    async def aoptions(self, url: str, **options: Any) -> Measurement:
+    async def aoptions(self, /, url: str, **options: Any) -> Measurement:
         """Shorthand for `await arequest("OPTIONS", …)`."""
         __tracebackhide__ = True
         return await self.arequest("OPTIONS", url, **options)
 
-    async def ahead(self, url: str, **options: Any) -> Measurement:
+    async def ahead(self, /, url: str, **options: Any) -> Measurement:
         """Shorthand for `await arequest("HEAD", …)`."""
         __tracebackhide__ = True
         return await self.arequest("HEAD", url, **options)
 
-    async def apost(self, url: str, **options: Any) -> Measurement:
+    async def apost(self, /, url: str, **options: Any) -> Measurement:
         """Shorthand for `await arequest("POST", …)`."""
         __tracebackhide__ = True
         return await self.arequest("POST", url, **options)
 
-    async def aput(self, url: str, **options: Any) -> Measurement:
+    async def aput(self, /, url: str, **options: Any) -> Measurement:
         """Shorthand for `await arequest("PUT", …)`."""
         __tracebackhide__ = True
         return await self.arequest("PUT", url, **options)
 
-    async def apatch(self, url: str, **options: Any) -> Measurement:
+    async def apatch(self, /, url: str, **options: Any) -> Measurement:
         """Shorthand for `await arequest("PATCH", …)`."""
         __tracebackhide__ = True
         return await self.arequest("PATCH", url, **options)
 
-    async def adelete(self, url: str, **options: Any) -> Measurement:
+    async def adelete(self, /, url: str, **options: Any) -> Measurement:
         """Shorthand for `await arequest("DELETE", …)`."""
         __tracebackhide__ = True
         return await self.arequest("DELETE", url, **options)
+
+    request = _alone(arequest)
+    websocket = _alone(awebsocket)
+    load = _alone(aload)
+    get = _alone(aget)
+    options = _alone(aoptions)
+    head = _alone(ahead)
+    post = _alone(apost)
+    put = _alone(aput)
+    patch = _alone(apatch)
+    delete = _alone(adelete)
 
 
 def _identity(request: Opening, settings: Settings) -> object:
     """Return what tells the requests of a test apart: the query and the body do not."""
     http = http_of(request)
     return http.method, http.url.path, type(request), settings.load
-
-
-def with_note_of(app: object, measurement: Measurement) -> Measurement:
-    """Add how the app was made, if a factory made it."""
-    if not isinstance(app, NamedApp) or app.note is None:
-        return measurement
-    return replace(measurement, notes=(*measurement.notes, tagged(app.note, "app")))
-
-
-def _require_no_loop(method: object) -> None:
-    if loops.running():
-        shorthand = str(method).lower()
-        name = shorthand if hasattr(MwBudget, f"a{shorthand}") else "request"
-        raise MeasurementError(
-            f"mw_budget.{name}(...) was called while an event loop runs in this thread; in an async test"
-            f" write await mw_budget.a{name}(...)",
-            message_id="wrong-loop",
-        )

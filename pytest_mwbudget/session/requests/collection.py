@@ -132,9 +132,8 @@ class CollectsRequests:
             return report
         client = item.funcargs.get("mw_budget") if call.when == "call" else None
         if isinstance(client, HostedClient) and client.unmatched is not None:
-            report.mw_budget_unmatched = list(client.unmatched)  # type: ignore[attr-defined]
-            report.mw_budget_layers = list(client.layers)  # type: ignore[attr-defined]
-            report.mw_budget_partial = self.partial  # type: ignore[attr-defined]
+            names = (list(client.unmatched), list(client.layers), self.partial)
+            report.mw_budget_names = names  # type: ignore[attr-defined]
         if isinstance(report.longrepr, tuple):
             report.longrepr = (NAME, None, report.longrepr[2])  # type: ignore[assignment]
         return report
@@ -153,11 +152,12 @@ class LayerNames:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take the names of a request, also from another process."""
-        names = getattr(report, "mw_budget_unmatched", None)
+        names = getattr(report, "mw_budget_names", None)
         if names is not None:
-            self.unmatched = set(names) if self.unmatched is None else self.unmatched & set(names)
-            self.layers |= dict.fromkeys(getattr(report, "mw_budget_layers", ()))
-            self.partial = self.partial or getattr(report, "mw_budget_partial", False)
+            unmatched, layers, partial = names
+            self.unmatched = {*unmatched} if self.unmatched is None else self.unmatched & {*unmatched}
+            self.layers |= dict.fromkeys(layers)
+            self.partial = self.partial or partial
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

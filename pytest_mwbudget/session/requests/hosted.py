@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ...asgi.app import checked_app
-from ...asgi.request import build_request
 from ...asgi.stack import Stack
-from ...config.budgets import unmatched, unmatched_parts, without, without_parts
 from ...config.settings import Settings
-from ...engine import Hosting, measure
-from ...errors import AppError, EndlessError, LifespanError, StatusError
-from ...model.remedies import BudgetPlace
-from ...model.results import Measurement
-from ...workload.host import Host
-from .client import MwBudget, with_note_of
-from .measured import LeftOut
+from ...engine import Hosting
+from ...errors import AppError, LifespanError, MwBudgetError
+from ...model.results import Measurement, RequestLine
+from ...workload.host import Host, why_left_out
+from .client import MwBudget
+from .measured import Applying
 
 if TYPE_CHECKING:
     from ...workload.requests import Wanted
@@ -74,7 +71,7 @@ class Hosts:
                 client.kept_alive.addfinalizer(self.close)
                 self.host.start()
             except (AppError, LifespanError):
-                self.failed = client.name
+                self.failed = client.item.nodeid
                 raise
         return self.host
 
@@ -94,91 +91,57 @@ class Hosts:
 _hosts: pytest.StashKey[Hosts] = pytest.StashKey()
 
 
-def hosted(request: pytest.FixtureRequest, plain: MwBudget) -> HostedClient:
-    """Return the client of a RequestItem in place of a plain one."""
-    item, stash = request.node, request.config.stash
+def hosted(request: pytest.FixtureRequest, **fields: Any) -> HostedClient:
+    """Return the client of a RequestItem, with the fields of any client."""
     return HostedClient(
-        plain.app,
-        plain.settings,
-        plain.enforce,
-        plain.environment,
-        plain.publisher,
-        plain.current,
-        name=item.nodeid,
-        hosts=stash.setdefault(_hosts, Hosts(request.session)),
+        **fields,
+        item=request.node,
+        hosts=request.config.stash.setdefault(_hosts, Hosts(request.session)),
         # The fixture's own end comes after that of the app, whatever its scope.
         kept_alive=request._get_active_fixturedef("mw_budget_app"),
-        strict=tuple(item.wanted.keywords.get("layers", ())),
-        strict_parts=tuple(item.wanted.keywords.get("endpoint", ())),
-        place="file" if item.wanted.listed else "configuration",
     )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class HostedClient(MwBudget):
     """The client of an item: its app has one event loop and one lifespan for all items.
 
-    `strict` are the layers that budgets of this request name, `strict_parts` the parts of its endpoint. A name of the
-    configuration may be on other routes. `kept_alive` is the fixture that has the app. `place` is where budgets of the
-    request can stand. `unmatched` are the names that match no layer of the request, None if it was not measured.
+    `kept_alive` is the fixture that has the app. `unmatched` are the names in budgets that match no layer of the
+    request, `layers` those of its layers; None if it was not measured.
     """
 
-    name: str = ""
-    hosts: Hosts = field(kw_only=True)
-    kept_alive: Any = None
-    place: BudgetPlace = "configuration"
-    strict: Sequence[str] = ()
-    strict_parts: Sequence[str] = ()
-    unmatched: Sequence[str] | None = None
+    item: RequestItem
+    hosts: Hosts
+    kept_alive: Any
+    unmatched: Collection[str] | None = None
     layers: Sequence[str] = ()
-    left_out: list[LeftOut] = field(default_factory=list)
 
-    def request(self, method: str, url: str, *, expect_status: int | None = None, **options: Any) -> Measurement:
-        """Make and measure a request on the loop of the app; skip the test if its response cannot be measured."""
+    def _on_a_loop(self, request: Callable[[], Coroutine[Any, Any, Measurement]]) -> Measurement:
+        """Make a request on the loop of the app; skip the test if its response cannot be measured."""
         __tracebackhide__ = True
-        self._begin()
-        request = build_request(method, url, options)
         host = self.hosts.of(self)
-        self.made += 1
-        publish = self.publisher(self.made) if self.publisher else None
 
-        async def measured(hosting: Hosting) -> Any:
-            with self.in_time() as environment:
-                result = await measure(host.app, request, self.settings, environment, publish, hosting, self._choose)
-            return self.noted(result, environment)
+        async def hosted(hosting: Hosting) -> Measurement:
+            __tracebackhide__ = True
+            self.hosting = hosting
+            return await request()
 
         try:
-            measurement = with_note_of(self.app, host.run(measured))
-        except EndlessError as error:
-            self._skip(method, url, error)
-        except StatusError as error:
-            if self.settings.expect_status is not None:
+            return host.run(hosted)
+        except MwBudgetError as error:
+            reason = why_left_out(error, self.settings)
+            if reason is None:
                 raise
-            self._skip(method, url, error)
-        self.results.append(measurement)
-        return measurement
+            self.leave_out(RequestLine(self.item.wanted.method, self.item.wanted.url), reason)
+            pytest.skip(reason)
 
     def _begin(self) -> None:
         super()._begin()
-        self.settings = replace(self.settings, place=self.place)
-
-    def fresh_left_out(self) -> Sequence[LeftOut]:
-        """Return the requests that were left out since the last call."""
-        fresh, self.left_out = self.left_out, []
-        return fresh
-
-    def _skip(self, method: str, url: str, error: Exception) -> Any:
-        from ...model.results import RequestLine
-
-        reason = str(error).partition("\n")[0]
-        self.left_out.append(LeftOut(RequestLine(method, url), reason))
-        pytest.skip(reason)
+        self.settings = replace(self.settings, place="file" if self.item.wanted.listed else "configuration")
 
     def _choose(self, stack: Stack, settings: Settings) -> Settings:
         """Leave out the budgets of the configuration that name layers of other routes only."""
-        layers = [layer for _, layer in stack.layers]
-        missing = [name for name in unmatched(settings.budgets, layers) if name not in self.strict]
-        self.unmatched, self.layers = missing, [layer.name for layer in layers]
-        parts = unmatched_parts(settings.budgets, [part for _, part in stack.parts])
-        of_others = [name for name in parts if name not in self.strict_parts]
-        return settings.narrowed(without_parts(without(settings.budgets, missing), of_others))
+        own = self.item.wanted.keywords
+        applying = Applying.to(stack, settings, own.get("layers", ()), own.get("endpoint", ()))
+        self.unmatched, self.layers = applying.unmatched, [layer.name for _, layer in stack.layers]
+        return applying.settings

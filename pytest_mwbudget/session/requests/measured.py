@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from ...asgi import loops
-from ...config.budgets import Budgets
+from ...asgi.stack import Stack
+from ...config.budgets import Budgets, unmatched, unmatched_parts, without, without_parts
 from ...config.settings import Settings
 from ...errors import tagged
 from ...interpreter.clocks import perf_counter
@@ -36,22 +37,24 @@ class LeftOut:
     reason: str
 
 
+@dataclass(kw_only=True)
 class MeasuredRequests:
     """The requests of one test.
 
-    `tried` is whether there was one, `enforce` whether they are measured. `unknown_clients` are the modules of clients
-    whose requests cannot be seen. `limit_s` is the time limit of the test, None without one, `longer_s` the time that
-    measurements for a reader have taken.
+    `enforce` is whether they are measured. `reported` is the number of results that are in a report. `examples` is
+    whether Hypothesis runs the test many times. `limit_s` is the time limit of the test, None without one, `longer_s`
+    the time that measurements for a reader have taken.
     """
 
     settings: Settings
     environment: Environment
-    enforce: bool
-    tried: bool
-    results: Sequence[Result]
-    unknown_clients: Sequence[str] = ()
+    enforce: bool = True
+    examples: bool = False
     limit_s: Seconds | None = None
     longer_s: Seconds = 0.0
+    reported: int = 0
+    left_out: list[LeftOut] = field(default_factory=list)
+    _reported_left_out: int = field(default=0, init=False)
 
     @contextmanager
     def in_time(self) -> Iterator[Environment]:
@@ -77,9 +80,21 @@ class MeasuredRequests:
         notes = [note for note in result.notes if not note.endswith("[stopped-early]")]
         return replace(result, notes=(*notes, tagged(BRIEF, "stopped-early")))
 
+    @property
+    def unknown_clients(self) -> Sequence[str]:
+        """The modules of clients whose requests cannot be seen."""
+        return ()
+
+    def leave_out(self, request: RequestLine, reason: str) -> None:
+        """Note that a request was not measured."""
+        left_out = LeftOut(request, reason)
+        if left_out not in self.left_out:
+            self.left_out.append(left_out)
+
     def fresh_left_out(self) -> Sequence[LeftOut]:
         """Return the requests that were left out since the last call."""
-        return ()
+        fresh, self._reported_left_out = self.left_out[self._reported_left_out :], len(self.left_out)
+        return fresh
 
     def budgets_of(self, result: Result) -> Budgets:
         """Return the budgets by which a result was judged."""
@@ -92,3 +107,22 @@ class MeasuredRequests:
     def unknown_layer(self) -> str | None:
         """Say which budget names a layer that no request has; None if there is none."""
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Applying:
+    """The settings with those budgets by name that match something in a stack, and the names that match nothing."""
+
+    settings: Settings
+    unmatched: set[str]
+    unmatched_parts: set[str]
+
+    @classmethod
+    def to(
+        cls, stack: Stack, settings: Settings, layers: Collection[str] = (), parts: Collection[str] = ()
+    ) -> Applying:
+        """Leave out the budgets that match nothing in the stack, but for those of `layers` and `parts`."""
+        budgets = settings.budgets
+        names = {*unmatched(budgets, [layer for _, layer in stack.layers])} - {*layers}
+        of_parts = {*unmatched_parts(budgets, [part for _, part in stack.parts])} - {*parts}
+        return cls(settings.narrowed(without_parts(without(budgets, names), of_parts)), names, of_parts)

@@ -11,18 +11,17 @@ import pytest
 from ...asgi import loops
 from ...asgi.naming import qualname_of
 from ...asgi.stack import Stack
-from ...config.budgets import Budgets, no_such_layer, no_such_part, unmatched, unmatched_parts, without, without_parts
+from ...config.budgets import Budgets, no_such_layer, no_such_part
 from ...config.settings import Settings
 from ...engine import Publish, measure_again
 from ...errors import MwBudgetError, described, tagged
-from ...model.results import RequestLine, Result
+from ...model.results import Result
 from ...model.stack import Layer
 from ...recording.clients import recorded
 from ...recording.recorder import Recorded, Recorder
-from ...timing.run import Environment
 from ..claims import Claims
 from .examples import MOST_REQUESTS, NOT_MEASURED
-from .measured import LeftOut, MeasuredRequests
+from .measured import Applying, MeasuredRequests
 
 # What stand-ins raise that allow one call only; pytest-timeout raises it too, in the handler of a signal.
 OUTCOMES = (pytest.fail.Exception, pytest.skip.Exception)
@@ -30,46 +29,39 @@ OUTCOMES = (pytest.fail.Exception, pytest.skip.Exception)
 UNJUDGED_TIME_S = 0.5
 
 
-@dataclass
+@dataclass(kw_only=True)
 class OwnRequests(MeasuredRequests):
     """Measures the requests that one test makes with its own clients.
 
     A request is measured once a test: for each app, method, route, status and list of layers that it enters.
     `current` gives the test's settings at the time of a request, `publisher` the function that keeps a profile.
     `active` is whether the test has no `mw_budget` client, which measures in its place. `claims` are those of a survey,
-    which does not measure again what this test has measured. `examples` is whether Hypothesis runs the test many times.
+    which does not measure again what this test has measured.
     """
 
-    settings: Settings
-    environment: Environment
     publisher: Callable[[int], Publish | None]
     current: Callable[[], Settings]
     active: Callable[[], bool]
     claims: Claims | None = None
-    examples: bool = False
-    enforce: bool = True
     results: list[Result] = field(default_factory=list)
-    left_out: list[LeftOut] = field(default_factory=list)
-    reported: int = 0
-    reported_left_out: int = 0
 
     def __post_init__(self) -> None:
-        self.recorder = Recorder(self.settings.repeat, self._measure, self._leave_out, self.active)
+        self.recorder = Recorder(self.settings.repeat, self._measure, self.leave_out, self.active)
         # The apps are kept, because two apps that exist one after the other may have the same id.
         self._known: dict[tuple[object, ...], object] = {}
         self._unjudged: list[Result] = []
         self._unmatched: set[str] | None = None
         self._unmatched_parts: set[str] | None = None
-        self._parts: list[Layer] = []
-        self._layers: list[Layer] = []
+        self._parts: dict[str, Layer] = {}
+        self._layers: dict[str, Layer] = {}
 
     @property
-    def tried(self) -> bool:  # type: ignore[override]
+    def tried(self) -> bool:
         """Whether the test has called an app."""
         return self.recorder.seen
 
     @property
-    def unknown_clients(self) -> Sequence[str]:  # type: ignore[override]
+    def unknown_clients(self) -> Sequence[str]:
         """The modules of clients whose requests cannot be recorded."""
         return self.recorder.unknown
 
@@ -81,11 +73,6 @@ class OwnRequests(MeasuredRequests):
                 yield
             finally:
                 self._known = dict.fromkeys(self._known)
-
-    def fresh_left_out(self) -> Sequence[LeftOut]:
-        """Return the requests that were left out since the last call."""
-        fresh, self.reported_left_out = self.left_out[self.reported_left_out :], len(self.left_out)
-        return fresh
 
     def budgets_of(self, result: Result) -> Budgets:
         """Return the budgets by which a result was judged."""
@@ -102,63 +89,54 @@ class OwnRequests(MeasuredRequests):
     def unknown_layer(self) -> str | None:
         """Say which budget names a layer that no request of the test has; None if there is none."""
         if self._unmatched:
-            return no_such_layer(sorted(self._unmatched)[0], self._layers)
-        return no_such_part(sorted(self._unmatched_parts)[0], self._parts) if self._unmatched_parts else None
+            return no_such_layer(min(self._unmatched), [*self._layers.values()])
+        return no_such_part(min(self._unmatched_parts), [*self._parts.values()]) if self._unmatched_parts else None
 
     # ---- what the recorder calls ------------------------------------------------------------------------------------
-
-    def _leave_out(self, request: RequestLine, reason: str) -> None:
-        left_out = LeftOut(request, reason)
-        if left_out not in self.left_out:
-            self.left_out.append(left_out)
 
     async def _measure(self, request: Recorded) -> None:
         line = request.caller.template.line
         try:
             await self._measured(request)
         except MwBudgetError as error:
-            self._leave_out(line, str(error).removeprefix(f"{line}: "))
+            self.leave_out(line, str(error).removeprefix(f"{line}: "))
         except Exception as error:  # a fault of the measurement must not fail the user's test
-            self._leave_out(line, f"the measurement failed with {described(error)}")
+            self.leave_out(line, f"the measurement failed with {described(error)}")
         except BaseException as error:
             if isinstance(error, OUTCOMES) and self.recorder.interrupted is None:
-                self._leave_out(line, f"a repetition raised {described(error)}")
+                self.leave_out(line, f"a repetition raised {described(error)}")
                 return
             why = "it was cancelled while it was measured; a time limit in the test counts the repetitions too"
-            self._leave_out(line, why)
+            self.leave_out(line, why)
             raise
 
     async def _measured(self, request: Recorded) -> None:
-        with self.in_time() as environment:
-            await self._measured_in(environment, request)
-
-    async def _measured_in(self, environment: Environment, request: Recorded) -> None:
         caller, settings = request.caller, self.current()
         self.settings = settings
         line, running = caller.template.line, caller.loop.name
         if settings.loop is not None and settings.loop != running:
             why = f"loop={settings.loop!r} was requested, but the test's client runs the app on {running}"
-            self._leave_out(line, why)
+            self.leave_out(line, why)
             return
         unjudged = _why_unjudged(caller.status, settings)
-        wanted = settings
-        if settings.limits is not None:
-            wanted = replace(settings, limits=settings.limits.following(self.results, request.route))
-        if unjudged:
-            brief_s = settings.max_time_s if environment.precise else min(UNJUDGED_TIME_S, settings.max_time_s)
-            wanted = replace(settings.narrowed(Budgets()), limits=None, max_time_s=brief_s)
 
         def choose(stack: Stack, settings: Settings) -> Settings | None:
             layers = [layer for _, layer in stack.layers]
             if not self._is_new(request, tuple(layer.name for layer in layers if layer.entered)):
                 return None
             settings = self._settings_of(settings, layers)
-            return (
-                settings if unjudged else self._without_unmatched(settings, layers, [part for _, part in stack.parts])
-            )
+            return settings if unjudged else self._without_unmatched(settings, stack)
 
-        number = len(self.results) + 1
-        result = await measure_again(caller, wanted, environment, self.publisher(number), choose)
+        publish = self.publisher(len(self.results) + 1)
+        with self.in_time() as environment:
+            if unjudged:
+                brief_s = settings.max_time_s if environment.precise else min(UNJUDGED_TIME_S, settings.max_time_s)
+                wanted = replace(settings.narrowed(Budgets()), limits=None, max_time_s=brief_s)
+            elif settings.limits is not None:
+                wanted = replace(settings, limits=settings.limits.following(self.results, request.route))
+            else:
+                wanted = settings
+            result = await measure_again(caller, wanted, environment, publish, choose)
         if result is None:
             return
         result = replace(self.noted(result, environment), route=request.route)
@@ -177,7 +155,7 @@ class OwnRequests(MeasuredRequests):
             return False
         if self.examples and len(self._known) >= MOST_REQUESTS:
             if not any(left_out.reason == NOT_MEASURED for left_out in self.left_out):
-                self._leave_out(caller.template.line, NOT_MEASURED)
+                self.leave_out(caller.template.line, NOT_MEASURED)
             return False
         self._known[key] = caller.app
         if self.claims is not None:
@@ -189,17 +167,15 @@ class OwnRequests(MeasuredRequests):
         """Return the settings for a request that enters these layers."""
         return settings
 
-    def _without_unmatched(self, settings: Settings, layers: list[Layer], parts: list[Layer]) -> Settings:
+    def _without_unmatched(self, settings: Settings, stack: Stack) -> Settings:
         """Leave out the budgets by name that match no layer or part here: another request of the test may have it."""
-        budgets = settings.budgets
-        missing = set(unmatched_parts(budgets, parts))
-        self._unmatched_parts = missing if self._unmatched_parts is None else self._unmatched_parts & missing
-        self._parts += [part for part in parts if part.name not in {known.name for known in self._parts}]
-        budgets = without_parts(budgets, missing)
-        names = set(unmatched(budgets, layers))
+        applying = Applying.to(stack, settings)
+        names, parts = applying.unmatched, applying.unmatched_parts
         self._unmatched = names if self._unmatched is None else self._unmatched & names
-        self._layers += [layer for layer in layers if layer.name not in {known.name for known in self._layers}]
-        return settings.narrowed(without(budgets, names))
+        self._unmatched_parts = parts if self._unmatched_parts is None else self._unmatched_parts & parts
+        self._layers |= {layer.name: layer for _, layer in stack.layers if layer.name not in self._layers}
+        self._parts |= {part.name: part for _, part in stack.parts if part.name not in self._parts}
+        return applying.settings
 
 
 def identity_of(request: Recorded, entered: Sequence[str] = ()) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,16 +15,17 @@ from ..comparison.pairs import Process
 from ..errors import VersusError
 from ..model.estimate import Seconds
 from ..model.request_keys import keyed
+from ..processes import environment_of_pytest
+from ..processes import run as run_command
 from ..report.json import measured
-from .commands import run_to_the_end
 from .order import ORDER, Order, Statement
 
 PLUGIN = "pytest_mwbudget.session.one_side"
 # Exit statuses of pytest: no failure, some failures. With any other status nothing was measured, or not all.
 ENDED = (0, 1)
 NO_TESTS = 5
-# What CI systems set: every process would add its table to the summary of the job, and its annotations.
-OF_CI = ("GITHUB_STEP_SUMMARY", "GITHUB_ACTIONS")
+# How much of the output of pytest an error shows.
+SHOWN_CHARACTERS = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,11 @@ def run(side: Side, time_s: Seconds, seed: int, limit_s: Seconds) -> Ran:
             *("-m", "mw_budget", "--continue-on-collection-errors", "--maxfail=0", *side.arguments),
             f"--mw-budget-json={written}",
         ]
-        environment = {name: value for name, value in os.environ.items() if name not in OF_CI}
-        environment |= {ORDER: order.text(), "PYTHONHASHSEED": str(seed), "PY_COLORS": "0"}
-        status, output = run_to_the_end(command, side.place, environment, limit_s)
-        statement = Statement.read(Path(folder))
-        if status not in ENDED or statement is None:
-            raise VersusError(_why_not(side, status, output), message_id="versus-side")
+        changed = {ORDER: order.text(), "PYTHONHASHSEED": str(seed), "PY_COLORS": "0"}
+        ended = run_command(command, side.place, environment_of_pytest(**changed), limit_s)
+        output, statement = ended.end(SHOWN_CHARACTERS), Statement.read(Path(folder))
+        if ended.status not in ENDED or statement is None:
+            raise VersusError(_why_not(side, ended.status, output), message_id="versus-side")
         try:
             document = json.loads(written.read_text(encoding="utf-8"))
         except (OSError, ValueError):

@@ -1,0 +1,161 @@
+"""A process ends in time, with all that it started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from freezegun import freeze_time
+
+from pytest_mwbudget import processes
+from pytest_mwbudget.interpreter.clocks import perf_counter, sleep
+from pytest_mwbudget.processes import TimeOverError, endings_interrupt, run, started, uninterrupted
+
+pytestmark = [pytest.mark.once, pytest.mark.skipif(sys.platform == "win32", reason="no groups of processes")]
+
+# Starts a server that has its output, writes the server's id to a file, and ends or stays. A shell starts sooner than
+# Python, so a short time limit is enough.
+STARTS = "sleep 60 & echo $! >id; echo started; echo failed >&2; sleep {stays}"
+
+
+@pytest.fixture(autouse=True)
+def short_wait_for_zombies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait shortly for processes that have ended: as a zombie, the server still belongs to its group."""
+    monkeypatch.setattr(processes, "ENDING_S", 0.5)
+
+
+@pytest.fixture(autouse=True)
+def usual_signals() -> Iterator[None]:
+    """Heed signals that `nohup` and background jobs of a shell ignore: the tests may run in such a job."""
+    usual = {signal.SIGINT: signal.default_int_handler} | dict.fromkeys(processes.ENDINGS, signal.SIG_DFL)
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def ended(place: Path) -> bool:
+    """Whether the server has ended. Where nobody waits for orphans, it stays as a zombie."""
+    number = int((place / "id").read_text())
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return True
+    return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+@contextmanager
+def sent(number: int, when: Callable[[], bool]) -> Iterator[None]:
+    """Send this process a signal as soon as something is true."""
+
+    def send() -> None:
+        while not when():
+            sleep(0.01)
+        os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_a_process_left_behind_is_ended_and_its_output_is_not_waited_for(tmp_path: Path, apart: bool) -> None:
+    begin = perf_counter()
+    finished = run(["sh", "-c", STARTS.format(stays=0)], tmp_path, limit_s=50, errors_apart=apart)
+    assert finished.status == 0
+    assert (finished.output, finished.errors) == ((b"started\n", b"failed\n") if apart else (b"started\nfailed\n", b""))
+    assert perf_counter() - begin < 40
+    assert ended(tmp_path)
+
+
+def test_after_the_time_all_are_ended_also_if_a_test_has_stopped_the_clocks(tmp_path: Path) -> None:
+    with freeze_time(), pytest.raises(TimeOverError):
+        run(["sh", "-c", STARTS.format(stays=60)], tmp_path, limit_s=1)
+    assert ended(tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, *processes.ENDINGS])
+def test_an_interrupt_ends_all(tmp_path: Path, number: int) -> None:
+    before = signal.getsignal(number)
+    server = tmp_path / "id"
+    with sent(number, lambda: server.exists() and bool(server.read_text())), pytest.raises(KeyboardInterrupt):
+        run(["sh", "-c", STARTS.format(stays=60)], tmp_path)
+    assert ended(tmp_path)
+    assert signal.getsignal(number) is before
+
+
+def test_a_process_is_ended_where_the_block_fails(tmp_path: Path) -> None:
+    with suppress(LookupError), started(STARTS.format(stays=60), tmp_path, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"started\n"
+        raise LookupError
+    assert (process.returncode, process.stdout.closed, ended(tmp_path)) == (-signal.SIGTERM, True, True)
+
+
+def test_a_process_that_does_not_heed_is_killed(tmp_path: Path) -> None:
+    with pytest.raises(TimeOverError):
+        run("trap '' TERM; echo $$ >id; while :; do sleep 0.1; done", tmp_path, limit_s=0.5)
+    assert ended(tmp_path)
+
+
+def test_output_of_any_length_is_taken_and_its_end_is_text(tmp_path: Path) -> None:
+    assert len(run("head -c 300000 /dev/zero", tmp_path).output) == 300_000
+    assert run("printf '1234\\377\\n'", tmp_path).end(2) == "4\N{REPLACEMENT CHARACTER}"
+
+
+def test_a_text_is_a_command_of_a_shell_with_its_environment_and_no_input(tmp_path: Path) -> None:
+    finished = run("cat; echo $WORD && exit 3", tmp_path, {"WORD": "one"})
+    assert (finished.status, finished.output) == (3, b"one\n")
+
+
+def test_a_command_that_does_not_exist_is_an_error_of_the_system(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        run(["no-such-command"], tmp_path)
+
+
+# ---- signals ------------------------------------------------------------------------------------------------------
+
+
+def test_an_interrupt_while_something_is_cleaned_up_comes_afterwards() -> None:
+    steps = []
+    try:
+        with uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            steps.append("cleaned up")
+    except KeyboardInterrupt:
+        steps.append("interrupted")
+    assert steps == ["cleaned up", "interrupted"]
+
+
+def test_signals_that_somebody_handles_or_ignores_stay_his() -> None:
+    seen = []
+    signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    with endings_interrupt():
+        signal.raise_signal(signal.SIGTERM)
+    assert seen == [signal.SIGTERM]
+
+
+def test_threads_other_than_the_main_one_run_processes_too(tmp_path: Path) -> None:
+    outputs: list[bytes] = []
+    thread = threading.Thread(target=lambda: outputs.append(run("echo one", tmp_path).output))
+    thread.start()
+    thread.join()
+    assert outputs == [b"one\n"]
+
+
+def test_the_environment_of_pytest_has_no_reports_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*processes.OF_CI, "KEPT"):
+        monkeypatch.setenv(name, "1")
+    environment = processes.environment_of_pytest(ADDED="2")
+    assert {name for name in (*processes.OF_CI, "KEPT", "ADDED") if name in environment} == {"KEPT", "ADDED"}
