@@ -176,10 +176,10 @@ def test_the_terminal_shows_the_routes_by_number_and_explains_the_signs() -> Non
         "   1  GET /health",
         "   2  GET /search?q=a",
         "   3  GET /admin 401",
-        "layer       from               1       2      3",
+        "layer       from              1       2      3",
     ]
-    assert shown[6] == "Errors      starlette       0.50    0.50   0.50"
-    assert shown[9] == "Auth        own         130.0 1t*             -"
+    assert shown[6] == "Errors      starlette      0.50    0.50   0.50"
+    assert shown[9] == "Auth        own        130.0 1t*             -"
     assert shown[12:] == [
         "*: costliest layer of its route; 1t: spawns 1 task; -: not entered; empty: not",
         "  in the stack of the route",

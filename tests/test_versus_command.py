@@ -17,7 +17,8 @@ from pytest_mwbudget.__main__ import main
 from pytest_mwbudget.comparison.pairs import Change, Changes, RowKey, Unknown
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.request_keys import RequestKey
-from pytest_mwbudget.report.versus import Versus, markdown, terminal, told
+from pytest_mwbudget.report import gfm, lines
+from pytest_mwbudget.report.versus import Versus, document, told
 from pytest_mwbudget.versus import comparing
 from pytest_mwbudget.versus.commands import ENDINGS
 from pytest_mwbudget.versus.repository import GITLAB_COMMITS
@@ -200,6 +201,14 @@ def test_workers_of_xdist_measure_their_own_side(project: Project, versus: Run) 
 
 
 # ---- the report ------------------------------------------------------------------------------------------------------
+
+
+def terminal(comparison: Versus, width: int) -> list[lines.Line]:
+    return [*lines.render(document(comparison), width)]
+
+
+def markdown(comparison: Versus) -> str:
+    return gfm.render(document(comparison))
 
 
 def change(

@@ -11,7 +11,8 @@ from ..comparison.allowed import parsed
 from ..comparison.comparing import compare
 from ..comparison.merging import merged
 from ..config.table import SETTINGS
-from ..report.comparison import lines, markdown
+from ..report import gfm, lines
+from ..report.comparison import for_page, for_terminal, left_out
 from ..session.artifacts import MARKDOWN, check_distinct, put
 from ..session.comparison import since_of
 from ..session.stored import files_in, located, stored_runs
@@ -38,7 +39,7 @@ def main(command_line: Mapping[str, Any]) -> int:
     comparison = compare(merged(before), merged(after))
     since = since_of(name, before, comparison, allowed)
     if page is not None:
-        put(page, markdown(comparison, since))
-    for line in lines(comparison, since, shutil.get_terminal_size().columns):
+        put(page, gfm.render(for_page(comparison, since), gfm.MAX_COMMENT, left_out))
+    for line in lines.render(for_terminal(comparison, since), shutil.get_terminal_size().columns):
         print(line.text)
     return GROWN if since.grown else SAME

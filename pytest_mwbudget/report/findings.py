@@ -11,6 +11,7 @@ from ..model.quantities import COUNTED, TRAITS, Quantity
 from ..model.remedies import BudgetPlace
 from ..model.results import Recorded, RecordedLimit, Verdict, worst
 from ..model.stack import ENDPOINT, TOTAL
+from .document import Paragraph
 from .table import Row
 from .text import amount, bound, figure, whole
 
@@ -33,6 +34,11 @@ class Finding:
     def sentence(self) -> str:
         """Subject and text."""
         return f"{self.subject} {self.text}".lstrip()
+
+    @property
+    def paragraph(self) -> Paragraph:
+        """The sentence with the list below it."""
+        return Paragraph(self.sentence, below=self.items)
 
 
 def exceeded(row: Row) -> Iterator[Finding]:

@@ -10,6 +10,8 @@ from typing import Literal, TypeAlias
 from ..model.quantities import TRAITS, Traits
 from ..model.results import Result
 from ..model.stack import ENDPOINT, TOTAL
+from .document import Cell as TableCell
+from .document import Code, Column, Table, TableRow
 from .table import US, Figure, Row
 from .view import View, view
 
@@ -17,6 +19,16 @@ from .view import View, view
 Key: TypeAlias = tuple[str, str]
 # Why a cell has no figure.
 Missing: TypeAlias = Literal["", "not entered", "measured with another layer", "not in this stack", "unknown"]
+# What stands for these reasons where there is little room.
+SIGNS: Mapping[Missing, str] = {
+    "not entered": "-",
+    "measured with another layer": "+",
+    "not in this stack": "",
+    "unknown": "?",
+    "": "",
+}
+# The widths of names: where there is little room, and at most. The most characters of whose code a layer is.
+BRIEF_NAME, MOST_NAME, MOST_WHOSE = 20, 35, 13
 
 
 def approximate(figure: Figure) -> str:
@@ -48,6 +60,20 @@ class Cell:
             return ""
         return f"{self.tasks.text} {'task' if self.tasks.value == 1 else 'tasks'}"
 
+    def shown(self) -> TableCell:
+        """Make a cell of a table."""
+        tasks = f" {self.tasks.text}t" if self.spawned and self.tasks else ""
+        brief = f"{self.text or SIGNS[self.missing]}{tasks}{'*' if self.costliest else ' '}"
+        missing = "" if self.missing == "not in this stack" else self.missing
+        return TableCell(
+            self.text,
+            "most" if self.costliest else None,
+            self.figure.value if self.figure else None,
+            tuple(filter(None, [missing, self.spawned])),
+            why=self.missing,
+            brief=brief,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -58,6 +84,13 @@ class Line:
     kind: str
     whose: str
     cells: tuple[Cell, ...]
+
+    def row(self) -> TableRow:
+        """Make a row of a table."""
+        name = self.name if self.kind == "frame" else Code(self.name)
+        return TableRow(
+            [TableCell(name, why=self.qualname), TableCell(self.whose), *(cell.shown() for cell in self.cells)]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +114,15 @@ class Matrix:
         lines = (replace(line, cells=line.cells[:number]) for line in self.lines)
         kept = tuple(line for line in lines if any(cell.missing != "not in this stack" for cell in line.cells))
         return replace(self, routes=self.routes[:number], lines=kept)
+
+    def table(self, numbers: Mapping[int, int] | None = None) -> Table:
+        """Make a table with a column for each route. `numbers` has the numbers of routes by their places."""
+        routes = [
+            Column(Code(route.title), short=f"{numbers[route.place] if numbers else number} ")
+            for number, route in enumerate(self.routes, 1)
+        ]
+        columns = [Column("layer", least=BRIEF_NAME, most=MOST_NAME), Column("from", align="left", most=MOST_WHOSE)]
+        return Table([*columns, *routes], [line.row() for line in self.lines])
 
 
 def matrices(results: Sequence[Result]) -> list[Matrix]:

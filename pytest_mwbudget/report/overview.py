@@ -6,21 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..errors import more_about, tagged
 from ..model.results import RequestLine, Result, SurveyRun
-from .matrix import Cell, Matrix, approximate, matrices
-from .survey import LayerClass, RouteCost, Survey
+from .document import Paragraph, Table
+from .lines import Line, fitting, laid_out, line_width
+from .matrix import SIGNS, Matrix, approximate, matrices
+from .survey import RouteCost, Survey, layer_table
 from .survey import survey as survey_of
-from .table import Figure
-from .terminal import MAX_WIDTH, MIN_NAME, Line
-from .text import distinct, has_id, printable, shortened, wrapped
+from .text import has_id, printable, shortened, wrapped
 
-# The most columns of characters for the names of layers, and for whose code they are.
-MOST_NAME, MOST_WHOSE = 36, 14
-# The width of names in a table with many routes.
-BRIEF_NAME = 21
 WIDE, VARIES = "~: wide interval", "~: varies from request to request"
 # From this width on, the table of a survey's layers shows intervals.
 ROOMY = 110
-SIGNS = {"not entered": "-", "measured with another layer": "+", "not in this stack": "", "unknown": "?", "": ""}
 
 
 def together(
@@ -43,52 +38,28 @@ def matrix(whole: Matrix, width: int, numbers: Mapping[int, int] | None = None) 
 
     `numbers` has the number of each route by its place, if the routes are listed elsewhere; else they are listed here.
     """
-    width = min(width, MAX_WIDTH) - 1
-    longest = min(MOST_NAME, max(MIN_NAME, *(len(line.name) + 1 for line in whole.lines)))
-    whose = min(MOST_WHOSE, max(len(line.whose) for line in whole.lines) + 1)
-    widths = [2 + max(len(_text(line.cells[i])) for line in whole.lines) for i in range(len(whole.routes))]
-    # Names are shortened to make room for more routes.
-    names = max(min(longest, BRIEF_NAME), min(longest, width - whose - sum(widths)))
-    number = _fitting(widths, width - names - whose)
+    width = line_width(width)
+    number = fitting(whole.table(), width)
     shown = whole.first(number)
     of = f"the costliest {number} of {len(whole.routes)} routes" if number < len(whole.routes) else "all routes"
     yield Line(f"layers and routes: {whole.quantity.title} per request, {of}", "bold")
-    heads = ""
-    for i, route in enumerate(shown.routes):
-        if numbers is None:
-            yield Line(f"{i + 1:>4}  {shortened(route.title, width - 6)}")
-        heads += f"{numbers[route.place] if numbers else i + 1:>{widths[i] - 1}} "
-    yield Line(f"{'layer'.ljust(names)}{'from'.ljust(whose)}{heads}".rstrip(), "bold")
-    for name, line in zip(distinct([line.name for line in shown.lines], names - 1), shown.lines, strict=True):
-        cells = "".join(f"{_text(cell):>{widths[i]}}" for i, cell in enumerate(line.cells))
-        yield Line(f"{name.ljust(names)}{shortened(line.whose, whose - 1).ljust(whose)}{cells}".rstrip())
-    yield from (Line(text) for text in wrapped(_legend(shown), width))
-
-
-def _fitting(widths: Sequence[int], room: int) -> int:
-    """Return how many of the first columns fit; the first one always does."""
-    return max(1, sum(sum(widths[: end + 1]) <= room for end in range(len(widths))))
-
-
-def _text(cell: Cell) -> str:
-    """Return figure and tasks; the last character is that of the mark."""
-    text = cell.text or SIGNS[cell.missing]
-    tasks = f" {cell.tasks.text}t" if cell.spawned and cell.tasks else ""
-    return f"{text}{tasks}{'*' if cell.costliest else ' '}"
+    for place, route in enumerate(shown.routes, 1) if numbers is None else ():
+        yield Line(f"{place:>4}  {shortened(route.title, width - 6)}")
+    yield from laid_out([shown.table(numbers), Paragraph(_legend(shown))], width)
 
 
 def _legend(shown: Matrix) -> str:
     cells = [cell for line in shown.lines for cell in line.cells]
-    parts = ["*: costliest layer of its route"]
+    legend = ["*: costliest layer of its route"]
     if any(cell.spawned for cell in cells):
-        parts.append("1t: spawns 1 task")
+        legend.append("1t: spawns 1 task")
     if any(cell.text.startswith("~") for cell in cells):
-        parts.append(VARIES if shown.quantity.counted else WIDE)
+        legend.append(VARIES if shown.quantity.counted else WIDE)
     missing = {"unknown" if cell.text == "?" else cell.missing for cell in cells}
-    parts += [f"{sign}: {why}" for why, sign in SIGNS.items() if why in missing and sign]
+    legend += [f"{sign}: {why}" for why, sign in SIGNS.items() if why in missing and sign]
     if "not in this stack" in missing:
-        parts.append("empty: not in the stack of the route")
-    return "; ".join(parts)
+        legend.append("empty: not in the stack of the route")
+    return "; ".join(legend)
 
 
 # ---- a survey -------------------------------------------------------------------------------------------------------
@@ -108,13 +79,13 @@ def survey(
 
     `verbosity` above 0 lists everything.
     """
-    shown, many, width = survey_of(run, results, left_out), verbosity > 0, min(width, MAX_WIDTH) - 1
+    shown, many, width = survey_of(run, results, left_out), verbosity > 0, line_width(width)
     yield from _survey_head(shown, width)
     if shown.routes:
         yield from _routes(shown.routes, width, len(shown.routes) if many else MOST_ROUTES)
         yield Line("")
     if shown.layers:
-        yield from _layer_classes(shown.layers, width)
+        yield from _layers(shown, width)
         yield Line("")
     numbers = {route.place: route.number for route in shown.routes}
     for each_matrix in matrices(results):
@@ -141,18 +112,8 @@ def _survey_head(shown: Survey, width: int) -> Iterator[Line]:
     yield Line("")
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Iterator[Line]:
-    """Lay out a table. The names in the first column are shortened to fit."""
-    widths = [2 + max(len(row[i]) for row in (heads, *rows)) for i in range(1, len(heads))]
-    longest = max(len(row[0]) for row in (heads, *rows))
-    names = min(longest, max(MIN_NAME, width - sum(widths)))
-    brief = distinct([row[0] for row in (heads, *rows)], names)
-    for place, (name, (_, *figures)) in enumerate(zip(brief, (heads, *rows), strict=True)):
-        cells = "".join(f"{text:>{room}}" for text, room in zip(figures, widths, strict=True))
-        yield Line(f"{name.ljust(names)}{cells}", "" if place else "bold")
-
-
 def _routes(routes: Sequence[RouteCost], width: int, most: int) -> Iterator[Line]:
+    columns = ("     route", "total µs", "interval", "endpoint µs", "layers")
     rows = [
         (
             f"{route.number:>3}  {route.title}",
@@ -163,46 +124,21 @@ def _routes(routes: Sequence[RouteCost], width: int, most: int) -> Iterator[Line
         )
         for route in routes[:most]
     ]
-    yield from _table(("     route", "total µs", "interval", "endpoint µs", "layers"), rows, width)
+    notes = []
     if len({route.title for route in routes}) < len(routes):
-        again = "a route that is listed again has another app, another endpoint, or enters other layers"
-        yield from (Line(line) for line in wrapped(again, width))
+        notes.append("a route that is listed again has another app, another endpoint, or enters other layers")
     if len(routes) > most:
-        yield Line(f"{len(routes) - most} more routes; -v lists them")
+        notes.append(f"{len(routes) - most} more routes; -v lists them")
+    yield from laid_out([Table.of(columns, rows), *map(Paragraph, notes)], width)
 
 
-def _layer_classes(layers: Sequence[LayerClass], width: int) -> Iterator[Line]:
+def _layers(shown: Survey, width: int) -> Iterator[Line]:
     roomy = width >= ROOMY
-    rows = [
-        (
-            layer.name,
-            shortened(layer.whose, MOST_WHOSE),
-            str(layer.routes),
-            *_time(layer.typical, roomy=roomy),
-            *_time(layer.worst, roomy=roomy),
-            "" if layer.worst_route is None else str(layer.worst_route),
-            _count(layer.objects),
-            _count(layer.tasks),
-        )
-        for layer in layers
-    ]
-    times = ("µs", "interval", "worst", "interval") if roomy else ("µs", "worst")
-    yield from _table(("layer", "from", "routes", *times, "on", "objects", "tasks"), rows, width)
+    layers = layer_table(shown, intervals=roomy)
     legend = "µs: median over its routes; worst: most, on the route of that number; objects, tasks: median"
-    if any(cell.startswith("~") for row in rows for cell in row):
+    if any((cell.brief or "").startswith("~") for row in layers.rows for cell in row.cells):
         legend += f"; {WIDE}, which a terminal of {ROOMY + 1} columns shows"
-    yield from (Line(line) for line in wrapped(legend, width))
-
-
-def _time(figure: Figure | None, *, roomy: bool) -> tuple[str, ...]:
-    """Return a time with its interval where there is room; else `~` marks a wide one."""
-    if figure is None:
-        return ("-", "") if roomy else ("-",)
-    return (figure.text, figure.span) if roomy else (approximate(figure),)
-
-
-def _count(number: float | None) -> str:
-    return "-" if number is None else f"{number:.0f}"
+    yield from laid_out([layers, Paragraph(legend)], width)
 
 
 def _survey_foot(shown: Survey, width: int, many: bool) -> Iterator[Line]:

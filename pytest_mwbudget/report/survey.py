@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median, median_low
 
 from ..model.results import RequestLine, Result, SurveyRun
 from ..model.stack import ENDPOINT
+from .document import Cell, Code, Column, Table, TableRow
 from .findings import Finding
+from .matrix import MOST_WHOSE, approximate
 from .table import US, Figure, Row
 from .view import View, view
+
+UNKNOWN = Cell("–", brief="-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,19 @@ class Survey:
         more = "1 more request is" if number == 1 else f"{number} more requests are"
         known = "three in a row entered layers that were known"
         return f"{more} like these: {known}" if number else None
+
+    @property
+    def summary(self) -> str:
+        """What the survey did, in sentences."""
+        tests = "1 test" if self.run.tests == 1 else f"{self.run.tests} tests"
+        sentences = [
+            f"A survey of {tests}, which measured for {self.run.seconds:.1f} s of at most {self.run.limit_s:g}."
+        ]
+        if self.counted_only:
+            sentences.append(f"There was little time: {self.counted_only} requests were only counted.")
+        if self.unexamined:
+            sentences.append(f"{self.unexamined}.")
+        return " ".join(sentences)
 
 
 def survey(run: SurveyRun, results: Sequence[Result], left_out: Sequence[tuple[str, RequestLine, str]]) -> Survey:
@@ -157,3 +174,37 @@ def _median(times: Sequence[Figure]) -> Figure | None:
 def _typical(key: str, rows: Sequence[tuple[int, Row]]) -> float | None:
     known = [row.figures[key].value for _, row in rows if key in row.figures]
     return median_low(known) if known else None
+
+
+# ---- tables -------------------------------------------------------------------------------------------------------
+
+
+def layer_table(shown: Survey, *, intervals: bool) -> Table:
+    """Make the table of layers over all routes. Without `intervals`, `~` may mark times with wide ones."""
+    interval = [Column("interval")] if intervals else []
+    columns = [
+        Column("layer"),
+        Column("from", align="left", most=MOST_WHOSE),
+        Column("routes"),
+        Column("µs"),
+        *interval,
+        Column("worst µs", short="worst"),
+        *interval,
+        Column("worst on", align="left", short="on"),
+        *map(Column, ("objects", "tasks")),
+    ]
+    rows = []
+    for layer in shown.layers:
+        times = [cell for us in (layer.typical, layer.worst) for cell in _time(us, intervals=intervals)]
+        number = layer.worst_route
+        on = Cell() if number is None else Cell(Code(shown.routes[number - 1].title), brief=str(number))
+        counts = [UNKNOWN if count is None else Cell(f"{count:.0f}") for count in (layer.objects, layer.tasks)]
+        names = (Cell(Code(layer.name)), Cell(layer.whose), Cell(str(layer.routes)))
+        rows.append(TableRow([*names, *times, on, *counts]))
+    return Table(columns, rows)
+
+
+def _time(us: Figure | None, *, intervals: bool) -> list[Cell]:
+    if us is None:
+        return [UNKNOWN, replace(UNKNOWN, brief="")] if intervals else [UNKNOWN]
+    return [Cell(us.text), Cell(us.span)] if intervals else [Cell(us.text, brief=approximate(us))]

@@ -3,52 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import replace
 
 from ..errors import more_about, tagged
 from ..model.estimate import Estimate
 from ..model.quantities import Traits
-from ..model.results import Advice, Profile, RequestLine, Result, Verdict, worst
+from ..model.results import Advice, Profile, RequestLine, Result, worst
 from ..model.stack import ENDPOINT
 from .changes import cell
+from .document import Cell, Column, Paragraph, Table, TableRow
 from .findings import ACCEPT, Finding, exceeded, missing
+from .lines import INDENT, MIN_NAME, STYLES, Line, laid_out, line_width
 from .load import LoadRow, LoadView
 from .table import COUNTS, MESSAGES, SAVES, SPENT, TAIL_COLUMNS, US, Figure, Row
 from .tails import percentiles
-from .text import bound, distinct, figure, formatted, has_id, printable, shortened, wrapped
+from .text import bound, figure, formatted, has_id, printable, shortened, wrapped
 from .trend import slope
 from .view import View, view
 
-# A name of pytest's terminal markup.
-Style: TypeAlias = str
-STYLES: dict[Verdict | None, Style] = {"pass": "green", "fail": "red", "undecided": "yellow", None: ""}
-
-MAX_WIDTH = 120
 # The least widths of the columns of times, so that successive tables are aligned.
 ESTIMATE, INTERVAL, SAVED, CHANGE, BUDGET, VERDICT = 10, 19, 13, 8, 8, 11
 # The least width of the interval beside one more column, which leaves more room for names.
 NARROW = 16
-# Names are not cut below this width; a narrower terminal wraps the line.
-MIN_NAME = 12
-# The share of the width for names, if the columns need several blocks.
-NAME_SHARE = 0.3
 # Stands for a space inside a command, so that wrapping keeps the command on one line, to be pasted.
 TIE = "␣"
 # The most tests that an advice names.
 MOST_TESTS = 3
 # Indents a part of the endpoint.
 PART_INDENT = "  "
-# Indents an item of a list. Items are not wrapped, so a name stays beside its number.
-ITEM = "    "
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line of text with one markup for the whole line."""
-
-    text: str
-    style: Style = ""
 
 
 def run(
@@ -80,12 +62,11 @@ def run(
             request_view = view(result)
             shown.add(nodeid, request_view)
             if verbosity > 0 or not _is_kept(request_view, in_matrix=place in in_matrix):
-                room = min(width, MAX_WIDTH) - 1
-                undecided = [Line(text, "yellow") for text in _findings(request_view.undecided, room)]
+                undecided = [Line(text, "yellow") for text in _findings(request_view.undecided, line_width(width))]
                 lines += [*table(request_view, width, verbosity > 0, alone=False), *undecided, Line("")]
             elif request_view.profile is not None:
                 lines.append(_flamegraph(request_view.profile))
-    lines += map(Line, shown.lines(min(width, MAX_WIDTH) - 1, requests=len(measured)))
+    lines += map(Line, shown.lines(line_width(width), requests=len(measured)))
     loops = ", ".join(sorted({result.loop for _, result in measured}))
     unit = ", µs per request" if any(result.timed for _, result in measured) else ""
     yield from lines
@@ -187,7 +168,7 @@ def failure(result: Result, width: int, *, undecided_fails: bool = False, verbos
     if undecided_fails:
         lines += wrapped(shown.next_step_uncountable, width)
     if shown.accept:
-        lines += [*wrapped(ACCEPT, width), f"{ITEM}{printable(shown.accept)}"]
+        lines += [*wrapped(ACCEPT, width), f"{INDENT}{printable(shown.accept)}"]
     if shown.profile is not None:
         lines.append(printable(f"Flamegraph: {shown.profile.flamegraph}"))
     has_ids = any(map(has_id, lines))
@@ -210,7 +191,7 @@ def _more(result: Result, shown: View) -> str:
 def _findings(findings: Iterable[Finding], width: int) -> Iterator[str]:
     for finding in findings:
         yield from wrapped(finding.sentence, width)
-        yield from (f"{ITEM}{printable(item)}" for item in finding.items)
+        yield from (f"{INDENT}{printable(item)}" for item in finding.items)
 
 
 def _hottest(row: Row, shown: View, width: int) -> Iterator[str]:
@@ -222,8 +203,8 @@ def _hottest(row: Row, shown: View, width: int) -> Iterator[str]:
         times = f"{figure(hot.own_us):>7}{figure(hot.total_us):>8}"
         # The place is never shortened: editors and terminals open it.
         place = f" ({printable(hot.place)})" if hot.place else ""
-        room = max(MIN_NAME, width - len(f"{ITEM}{times}  {place}"))
-        yield f"{ITEM}{times}  {shortened(hot.function, room)}{place}"
+        room = max(MIN_NAME, width - len(f"{INDENT}{times}  {place}"))
+        yield f"{INDENT}{times}  {shortened(hot.function, room)}{place}"
 
 
 # ---- the table ---------------------------------------------------------------------------------------------------
@@ -235,14 +216,17 @@ def table(shown: View, width: int, verbose: bool = False, *, alone: bool = True)
     Detection limit, effort and notes follow below; if it stands `alone`, also whose code the layers are, and advice.
     `verbose` adds how each row was measured, and the columns that have only zeros.
     """
-    width = min(width, MAX_WIDTH) - 1
+    width = line_width(width)
     if shown.effort is not None:
-        yield from _times(shown, width, verbose)
+        yield from laid_out([_times(shown, width, verbose)], width)
     known = (*MESSAGES, *COUNTS, *SPENT, *TAIL_COLUMNS)
     columns = [column for column in known if column.name != "suspensions" and _shows(column, shown, verbose)]
     if shown.counted is not None:
-        yield from _counts(shown, columns, width, verbose)
+        if shown.effort is not None:
+            yield Line("")
+        yield from laid_out([_counts(shown, columns, width, verbose)], width)
     if shown.load is not None:
+        yield Line("")
         yield from _load(shown.load, width, verbose)
     if alone:
         yield from map(Line, _whose(shown.origins, width))
@@ -259,20 +243,21 @@ def _flamegraph(profile: Profile) -> Line:
 
 def _load(load: LoadView, width: int, verbose: bool) -> Iterator[Line]:
     """Lay out the app under load: the layers, what the whole app does, and effects of concurrency."""
-    yield Line("")
-    heads = ("share of req/s", "interval", "budget")
-    cells = [_Cells(load.title, heads, "verdict", "bold")]
+    columns = [
+        Column(load.title),
+        Column("share of req/s"),
+        Column("interval", least=INTERVAL),
+        Column("budget", least=BUDGET),
+        Column("verdict", align="left", least=VERDICT),
+    ]
+    rows = []
     for row in load.rows:
-        mark = "~" if row.how == "split" else ""
-        figures = (f"{mark}{row.share}", row.span, row.budget)
+        texts = (row.name, f"{'~' if row.how == 'split' else ''}{row.share}", row.span, row.budget, row.verdict or "")
         below = [f"  {shortened(text, width - 2)}" for text in _load_details(row)] if verbose else []
-        cells.append(_Cells(row.name, figures, row.verdict or "", STYLES[row.verdict], below))
-    least = (len(heads[0]) + 2, INTERVAL, BUDGET)
-    widths = [max(least_width, used) for least_width, used in zip(least, _widths(cells[1:]) or least, strict=True)]
-    yield from _block(cells, range(len(widths)), widths, width, VERDICT)
+        rows.append(TableRow([*map(Cell, texts)], row.verdict, below))
     split = "; ~ its own time over the time of a request" if any(row.how == "split" for row in load.rows) else ""
-    for text in (load.summary, *load.effects, *(f"note: {note}" for note in load.notes), f"{load.effort}{split}"):
-        yield from map(Line, wrapped(text, width))
+    notes = (load.summary, *load.effects, *(f"note: {note}" for note in load.notes), f"{load.effort}{split}")
+    yield from laid_out([Table(columns, rows, fills=True), *map(Paragraph, notes)], width)
 
 
 def _load_details(row: LoadRow) -> Iterator[str]:
@@ -284,87 +269,48 @@ def _load_details(row: LoadRow) -> Iterator[str]:
         yield f"not bypassed: {row.why}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Cells:
-    """A row as text: its name, its figures, its verdict, and the lines below it."""
-
-    name: str
-    figures: Sequence[str]
-    verdict: str = ""
-    style: Style = ""
-    below: Sequence[str] = ()
-
-    def line(self, name: str, part: range, widths: Sequence[int], *, judged: bool) -> Line:
-        """Lay out the figures of `part` behind a name, and the verdict if the block is `judged`."""
-        figures = "".join(f"{self.figures[i]:>{widths[i]}}" for i in part)
-        return Line(f"{name}{figures}  {self.verdict if judged else ''}".rstrip(), self.style)
-
-
-def _times(shown: View, width: int, verbose: bool) -> Iterator[Line]:
-    """Lay out the times in one block, whatever the width of the terminal."""
+def _times(shown: View, width: int, verbose: bool) -> Table:
+    """Make the table of times: one block, whatever the width of the terminal."""
     since = any("us" in row.changes for row in shown.rows)
     saves = verbose and any(row.saves for row in shown.rows)
-    heads = ("µs/request", "interval", *([SAVES.short] if saves else []), *(["change"] if since else []), "budget")
-    cells = [_Cells("layer", heads, "verdict", "bold")]
+    columns = [
+        Column("layer"),
+        Column("µs/request", least=ESTIMATE),
+        Column("interval", least=NARROW if saves else INTERVAL),
+        *([Column(SAVES.short, least=SAVED)] if saves else []),
+        *([Column("change", least=CHANGE)] if since else []),
+        Column("budget", least=BUDGET),
+        Column("verdict", align="left", least=VERDICT),
+    ]
+    rows = []
     for row in shown.lines(every_part=verbose):
-        us, judged = row.figures.get("us"), row.judged.get("us")
+        us, judged, verdict = row.figures.get("us"), row.judged.get("us"), row.verdicts.get("us")
         change = [cell(row.changes["us"]) if "us" in row.changes else ""] if since else []
         saved = [_saved(row)] if saves else []
         most = bound(judged.bound) if judged else ""
-        figures = (us.text if us else "-", us.span if us else "", *saved, *change, most)
-        verdict = row.verdicts.get("us")
+        texts = (_name(row), us.text if us else "-", us.span if us else "", *saved, *change, most, verdict or "")
         detail = (*_detail(row, shown, width, timed=True), *_unsaved(row, width)) if verbose else ()
-        cells.append(_Cells(_name(row), figures, verdict or "", STYLES[verdict], (*_remarks(row, width), *detail)))
-    # The least widths have room for the headings.
-    least = (ESTIMATE, NARROW if saves else INTERVAL, *([SAVED] if saves else []), *([CHANGE] if since else []), BUDGET)
-    widths = [max(least_width, used) for least_width, used in zip(least, _widths(cells[1:]), strict=True)]
-    yield from _block(cells, range(len(widths)), widths, width, VERDICT)
+        rows.append(TableRow([*map(Cell, texts)], verdict, (*_remarks(row, width), *detail)))
+    return Table(columns, rows, fills=True)
 
 
-def _counts(shown: View, columns: Sequence[Traits], width: int, verbose: bool) -> Iterator[Line]:
-    """Lay out counts and occupation of each row. Columns that do not fit follow in further blocks."""
+def _counts(shown: View, columns: Sequence[Traits], width: int, verbose: bool) -> Table:
+    """Make the table of counts and occupation of each row."""
     alone = shown.effort is None
-    rows = shown.lines(every_part=verbose)
-    texts = [_column(column, rows, shown) for column in columns]
-    cells = [_Cells("per request", [column[0] for column in texts], "verdict", "bold")]
-    for place, row in enumerate(rows, 1):
+    lines = shown.lines(every_part=verbose)
+    judged = any(row.verdicts.keys() - {"us"} for row in shown.lines())
+    texts = [_column(column, lines, shown) for column in columns]
+    rows = []
+    for place, row in enumerate(lines, 1):
         verdict = worst(each_verdict for quantity, each_verdict in row.verdicts.items() if quantity != "us")
         # Remarks and origin stand below the times, if there are any.
         below = [*_remarks(row, width), *(_detail(row, shown, width, timed=False) if verbose else ())] if alone else []
         below += _ranges(row) if verbose else ()
-        cells.append(_Cells(_name(row), [column[place] for column in texts], verdict or "", STYLES[verdict], below))
-    room = VERDICT if any(row.verdicts.keys() - {"us"} for row in shown.lines()) else 0
-    widths = _widths(cells)
-    for part in _parts(widths, width, room):
-        if part.start:
-            cells, room = [replace(row, below=()) for row in cells], 0
-        if part.start or not alone:
-            yield Line("")
-        yield from _block(cells, part, widths, width, room)
-
-
-def _widths(cells: Sequence[_Cells]) -> list[int]:
-    return [2 + max(map(len, column)) for column in zip(*(row.figures for row in cells), strict=True)]
-
-
-def _block(cells: Sequence[_Cells], part: range, widths: Sequence[int], width: int, room: int) -> Iterator[Line]:
-    """Lay out the figures of `part`, with `room` for the verdict; without room there is none."""
-    wide = max(MIN_NAME, width - sum(widths[i] for i in part) - room)
-    for name, row in zip(distinct([row.name for row in cells], wide - 1), cells, strict=True):
-        yield row.line(name.ljust(wide), part, widths, judged=bool(room))
-        yield from map(Line, row.below)
-
-
-def _parts(widths: Sequence[int], width: int, room: int) -> Iterator[range]:
-    """Yield all columns if they fit, else blocks of columns that leave room for the names."""
-    if not widths or MIN_NAME + sum(widths) + room <= width:
-        yield range(len(widths))
-        return
-    name, begin = max(MIN_NAME, round(NAME_SHARE * width)), 0
-    for end in range(1, len(widths) + 1):
-        if end == len(widths) or name + sum(widths[begin : end + 1]) + (0 if begin else room) > width:
-            yield range(begin, end)
-            begin = end
+        figures = [*(column[place] for column in texts), *([verdict or ""] if judged else [])]
+        rows.append(TableRow([*map(Cell, (_name(row), *figures))], verdict, below))
+    last = [Column("verdict", align="left", least=VERDICT)] if judged else []
+    titles = [Column("per request"), *(Column(column[0]) for column in texts), *last]
+    return Table(titles, rows, fills=True, blocks=True)
 
 
 def _cell(row: Row, column: Traits) -> str:
@@ -475,7 +421,7 @@ def _ranges(row: Row) -> Iterator[str]:
 
 def _whose(origins: Mapping[str, Iterable[str]], width: int) -> Iterator[str]:
     """Say whose code the layers are."""
-    room = width - len(ITEM)
+    room = width - len(INDENT)
     lists = {whose: ", ".join(shortened(name, room) for name in names) for whose, names in origins.items()}
     if lists:
         yield from wrapped("; ".join(f"{whose}: {names}" for whose, names in lists.items()), width)

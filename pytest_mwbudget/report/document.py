@@ -1,0 +1,144 @@
+"""A report as data: sections of paragraphs, lists and tables. A content makes it, a format lays it out. Pure.
+
+`lines` lays documents out for a terminal, `gfm` as Markdown, `html` in a page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ..model.judged import Verdict
+
+# What a format may show by colour or weight: a verdict, a certain change, the costliest layer of a request.
+Tone: TypeAlias = Verdict | Literal["worse", "better", "most"] | None
+
+
+class Code(str):
+    """A text of the app, such as a name: a format sets it apart, and reads no markup in it."""
+
+    __slots__ = ()
+
+
+class Strong(str):
+    """A text with emphasis, where the format has any."""
+
+    __slots__ = ()
+
+
+# A text or its parts, which follow each other.
+Text: TypeAlias = str | tuple[str, ...]
+
+
+def parts(text: Text) -> tuple[str, ...]:
+    """Return the parts of a text."""
+    return (text,) if isinstance(text, str) else text
+
+
+def plain(text: Text) -> str:
+    """Return a text without its markup."""
+    return "".join(parts(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell of a table.
+
+    `value` is the number behind the text, to sort by. `details` follow the text, and `budget` is what it is held
+    against. `why` says why there is no figure. `brief` is the text with its details where there is little room, None if
+    it is the text.
+    """
+
+    text: Text = ""
+    tone: Tone = None
+    value: float | str | None = None
+    details: tuple[Text, ...] = ()
+    budget: str = ""
+    why: str = ""
+    brief: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The title of a column, what it means, and how it is laid out.
+
+    `short` is the title where there is little room. `least` and `most` are widths in characters, `least` with the gap
+    before the column: successive tables are aligned by it. A column that `joins` has details of the column before: it
+    may share its cell, and is left out where there is little room.
+    """
+
+    title: Text
+    align: Literal["left", "right"] = "right"
+    short: str | None = None
+    least: int = 0
+    most: int | None = None
+    joins: bool = False
+    meaning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """A row of cells, the first one its name, which is indented by its `level`.
+
+    Only a terminal shows the lines `below` it.
+    """
+
+    cells: Sequence[Cell]
+    tone: Tone = None
+    below: Sequence[str] = ()
+    level: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table, whose first column has names.
+
+    If the table `fills` the width, names take all the room that is left, so that successive tables are aligned. Where
+    columns do not fit, they follow in further `blocks`; else names are shortened.
+    """
+
+    columns: Sequence[Column]
+    rows: Sequence[TableRow]
+    fills: bool = False
+    blocks: bool = False
+
+    @classmethod
+    def of(cls, titles: Iterable[str], rows: Iterable[Iterable[Text]]) -> Table:
+        """Make a table of texts."""
+        return cls([*map(Column, titles)], [TableRow([*map(Cell, row)]) for row in rows])
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """A paragraph or an item of a list, with a list below it. A terminal does not wrap what is `whole`."""
+
+    text: Text
+    tone: Tone = None
+    below: Sequence[Text] = ()
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bullets:
+    """A list."""
+
+    items: Sequence[Paragraph]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A whole document, or a part of one.
+
+    `test` is the test that it is about, if the title does not name it. A page shows what is `folded` on demand. `level`
+    is that of the heading.
+    """
+
+    title: Text
+    blocks: Sequence[Block]
+    test: str = ""
+    folded: bool = False
+    level: int = 3
+
+
+Block: TypeAlias = Paragraph | Bullets | Table | Section
