@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TypeAlias
 
-from .document import Block, Bullets, Cell, Column, Paragraph, Section, Table, Tone, plain
+from .document import Block, Bullets, Cell, Code, Column, Paragraph, Section, Table, Tone, parts, plain
 from .text import distinct, printable, shortened, wrapped
 
 # A name of pytest's terminal markup.
@@ -30,6 +30,8 @@ NAME_SHARE = 0.3
 GAP = "  "
 # Indents an item below another. It is not wrapped, so a name stays beside its number.
 INDENT = "    "
+# Stands for a space of a name or a command, so that wrapping keeps it on one line, to be pasted.
+TIE = "␣"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +53,9 @@ def render(document: Section, width: int) -> Iterator[Line]:
 
 
 def laid_out(blocks: Sequence[Block], width: int) -> Iterator[Line]:
-    """Lay blocks out in lines of at most `width` characters, with an empty line round each section."""
+    """Lay blocks out in lines of at most `width` characters, with an empty line before tables and round sections."""
     for place, block in enumerate(blocks):
-        if place and any(isinstance(each, Section) for each in blocks[place - 1 : place + 1]):
+        if place and (isinstance(block, Table | Section) or isinstance(blocks[place - 1], Section)):
             yield Line("")
         match block:
             case Section():
@@ -71,9 +73,9 @@ def laid_out(blocks: Sequence[Block], width: int) -> Iterator[Line]:
 
 def paragraph(item: Paragraph, width: int) -> Iterator[Line]:
     """Lay out a paragraph with the list below it."""
-    text = plain(item.text)
+    text = "".join(part.replace(" ", TIE) if isinstance(part, Code) else part for part in parts(item.text))
     for line in [printable(text)] if item.whole else wrapped(text, width):
-        yield Line(line, STYLES[item.tone])
+        yield Line(line.replace(TIE, " "), STYLES[item.tone])
     yield from (Line(f"{INDENT}{printable(plain(below))}") for below in item.below)
 
 

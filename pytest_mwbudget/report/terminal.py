@@ -11,8 +11,8 @@ from ..model.quantities import Traits
 from ..model.results import Advice, Profile, RequestLine, Result, worst
 from ..model.stack import ENDPOINT
 from .changes import cell
-from .document import Cell, Column, Paragraph, Table, TableRow
-from .findings import ACCEPT, Finding, exceeded, missing
+from .document import Block, Cell, Code, Column, Paragraph, Table, TableRow
+from .findings import ACCEPT, exceeded, missing
 from .lines import INDENT, MIN_NAME, STYLES, Line, laid_out, line_width
 from .load import LoadRow, LoadView
 from .table import COUNTS, MESSAGES, SAVES, SPENT, TAIL_COLUMNS, US, Figure, Row
@@ -25,12 +25,8 @@ from .view import View, view
 ESTIMATE, INTERVAL, SAVED, CHANGE, BUDGET, VERDICT = 10, 19, 13, 8, 8, 11
 # The least width of the interval beside one more column, which leaves more room for names.
 NARROW = 16
-# Stands for a space inside a command, so that wrapping keeps the command on one line, to be pasted.
-TIE = "␣"
 # The most tests that an advice names.
 MOST_TESTS = 3
-# Indents a part of the endpoint.
-PART_INDENT = "  "
 
 
 def run(
@@ -62,11 +58,12 @@ def run(
             request_view = view(result)
             shown.add(nodeid, request_view)
             if verbosity > 0 or not _is_kept(request_view, in_matrix=place in in_matrix):
-                undecided = [Line(text, "yellow") for text in _findings(request_view.undecided, line_width(width))]
-                lines += [*table(request_view, width, verbosity > 0, alone=False), *undecided, Line("")]
+                undecided = [replace(finding.paragraph, tone="undecided") for finding in request_view.undecided]
+                lines += table(request_view, width, verbosity > 0, alone=False)
+                lines += [*laid_out(undecided, line_width(width)), Line("")]
             elif request_view.profile is not None:
-                lines.append(_flamegraph(request_view.profile))
-    lines += map(Line, shown.lines(line_width(width), requests=len(measured)))
+                lines += laid_out([_flamegraph(request_view.profile)], width)
+    lines += laid_out([*shown.paragraphs(line_width(width), requests=len(measured))], line_width(width))
     loops = ", ".join(sorted({result.loop for _, result in measured}))
     unit = ", µs per request" if any(result.timed for _, result in measured) else ""
     yield from lines
@@ -100,13 +97,13 @@ class _Together:
             # The results of an app that is measured without tests have its name as their id.
             tests[nodeid.partition("::")[2] or shown.request] = None
 
-    def lines(self, width: int, requests: int) -> Iterator[str]:
-        """Lay it out. The figures of an advice are of the first test that it holds for."""
+    def paragraphs(self, width: int, requests: int) -> Iterator[Paragraph]:
+        """Say it. The figures of an advice are of the first test that it holds for."""
         yield from _whose(self.origins, width)
         for advice, tests in self.advice.values():
             named, more = [*tests][:MOST_TESTS], len(tests) - MOST_TESTS
             where = f"; in {', '.join(named)}{f' and {more} more' if more > 0 else ''}" if requests > 1 else ""
-            yield from _advised(advice, width, where)
+            yield _advised(advice, where)
 
 
 def left_out(requests: Sequence[tuple[str, RequestLine, str]], verbosity: int = 0) -> Iterator[Line]:
@@ -149,32 +146,34 @@ def _with_interval(us: Estimate) -> str:
 def failure(result: Result, width: int, *, undecided_fails: bool = False, verbose: bool = False) -> str:
     """Lay out the report of a failing test: the headline, the table, each exceeded budget, the next step."""
     shown = view(result)
-    lines = [printable(f"{shown.request}: {shown.headline}"), ""]
-    # Without the flamegraph, which a line near the end names.
-    lines += [line.text for line in table(replace(shown, profile=None), width, verbose)]
-    lines.append("")
     over = [row for row in shown.lines() if row.exceeded or row.over_limits]
-    for row in over:
-        lines += _findings(exceeded(row), width)
-        lines += _hottest(row, shown, width)
-        lines += wrapped(shown.next_step(row), width) if row.exceeded else []
-    lines += _findings(shown.load.exceeded, width) if shown.load else []
     tells_undecided = undecided_fails or any(not row.is_frame for row in over)
-    lines += _findings(
-        (finding for finding in missing(result.recorded) if finding.verdict == "fail" or not tells_undecided), width
-    )
-    if tells_undecided or (shown.load and shown.load.exceeded):
-        lines += _findings(shown.undecided, width)
+    findings: list[Paragraph] = []
+    for row in over:
+        findings += [finding.paragraph for finding in exceeded(row)]
+        findings += _hottest(row, shown, width)
+        findings += [Paragraph(shown.next_step(row))] if row.exceeded else []
+    under_load = shown.load.exceeded if shown.load else []
+    unrecorded = [finding for finding in missing(result.recorded) if finding.verdict == "fail" or not tells_undecided]
+    undecided = shown.undecided if tells_undecided or under_load else []
+    findings += [finding.paragraph for finding in (*under_load, *unrecorded, *undecided)]
     if undecided_fails:
-        lines += wrapped(shown.next_step_uncountable, width)
+        findings.append(Paragraph(shown.next_step_uncountable))
     if shown.accept:
-        lines += [*wrapped(ACCEPT, width), f"{INDENT}{printable(shown.accept)}"]
+        findings.append(Paragraph(ACCEPT, below=[shown.accept]))
     if shown.profile is not None:
-        lines.append(printable(f"Flamegraph: {shown.profile.flamegraph}"))
-    has_ids = any(map(has_id, lines))
+        findings.append(_flamegraph(shown.profile, "Flamegraph"))
+    lines = [
+        Line(printable(f"{shown.request}: {shown.headline}")),
+        Line(""),
+        # Without the flamegraph, which a line near the end names.
+        *table(replace(shown, profile=None), width, verbose),
+        Line(""),
+        *laid_out(findings, width),
+    ]
     more = _more(result, shown)
-    lines.append(f"{more}, or an ID in [brackets]" if has_ids else more)
-    return "\n".join(lines)
+    lines.append(Line(f"{more}, or an ID in [brackets]" if any(has_id(line.text) for line in lines) else more))
+    return "\n".join(line.text for line in lines)
 
 
 def _more(result: Result, shown: View) -> str:
@@ -188,23 +187,17 @@ def _more(result: Result, shown: View) -> str:
     return more_about("no-limit" if shown.accept else "undecided")
 
 
-def _findings(findings: Iterable[Finding], width: int) -> Iterator[str]:
-    for finding in findings:
-        yield from wrapped(finding.sentence, width)
-        yield from (f"{INDENT}{printable(item)}" for item in finding.items)
-
-
-def _hottest(row: Row, shown: View, width: int) -> Iterator[str]:
+def _hottest(row: Row, shown: View, width: int) -> Iterator[Paragraph]:
     """List the functions with the largest self time in a layer."""
-    functions = dict(shown.hottest).get(row.name, ())
-    if functions:
-        yield from wrapped(f"Hottest in {row.name}, µs per request (self time, with callees):", width)
-    for hot in functions:
+    functions = []
+    for hot in dict(shown.hottest).get(row.name, ()):
         times = f"{figure(hot.own_us):>7}{figure(hot.total_us):>8}"
         # The place is never shortened: editors and terminals open it.
         place = f" ({printable(hot.place)})" if hot.place else ""
         room = max(MIN_NAME, width - len(f"{INDENT}{times}  {place}"))
-        yield f"{INDENT}{times}  {shortened(hot.function, room)}{place}"
+        functions.append(f"{times}  {shortened(hot.function, room)}{place}")
+    if functions:
+        yield Paragraph(f"Hottest in {row.name}, µs per request (self time, with callees):", below=functions)
 
 
 # ---- the table ---------------------------------------------------------------------------------------------------
@@ -216,33 +209,33 @@ def table(shown: View, width: int, verbose: bool = False, *, alone: bool = True)
     Detection limit, effort and notes follow below; if it stands `alone`, also whose code the layers are, and advice.
     `verbose` adds how each row was measured, and the columns that have only zeros.
     """
-    width = line_width(width)
+    return laid_out([*_blocks(shown, line_width(width), verbose, alone=alone)], line_width(width))
+
+
+def _blocks(shown: View, width: int, verbose: bool, *, alone: bool) -> Iterator[Block]:
     if shown.effort is not None:
-        yield from laid_out([_times(shown, width, verbose)], width)
+        yield _times(shown, width, verbose)
     known = (*MESSAGES, *COUNTS, *SPENT, *TAIL_COLUMNS)
     columns = [column for column in known if column.name != "suspensions" and _shows(column, shown, verbose)]
     if shown.counted is not None:
-        if shown.effort is not None:
-            yield Line("")
-        yield from laid_out([_counts(shown, columns, width, verbose)], width)
+        yield _counts(shown, columns, width, verbose)
     if shown.load is not None:
-        yield Line("")
         yield from _load(shown.load, width, verbose)
     if alone:
-        yield from map(Line, _whose(shown.origins, width))
-    yield from map(Line, _foot(shown, columns, width))
+        yield from _whose(shown.origins, width)
+    yield from map(Paragraph, _foot(shown, columns))
     if alone:
-        yield from (Line(text) for advice in shown.advice for text in _advised(advice, width))
+        yield from map(_advised, shown.advice)
     if shown.profile is not None:
         yield _flamegraph(shown.profile)
 
 
-def _flamegraph(profile: Profile) -> Line:
-    return Line(printable(f"flamegraph: {profile.flamegraph}"))
+def _flamegraph(profile: Profile, name: str = "flamegraph") -> Paragraph:
+    return Paragraph(f"{name}: {profile.flamegraph}", whole=True)
 
 
-def _load(load: LoadView, width: int, verbose: bool) -> Iterator[Line]:
-    """Lay out the app under load: the layers, what the whole app does, and effects of concurrency."""
+def _load(load: LoadView, width: int, verbose: bool) -> Iterator[Block]:
+    """Yield what is known of the app under load: the layers, the whole app, effects of concurrency."""
     columns = [
         Column(load.title),
         Column("share of req/s"),
@@ -255,9 +248,10 @@ def _load(load: LoadView, width: int, verbose: bool) -> Iterator[Line]:
         texts = (row.name, f"{'~' if row.how == 'split' else ''}{row.share}", row.span, row.budget, row.verdict or "")
         below = [f"  {shortened(text, width - 2)}" for text in _load_details(row)] if verbose else []
         rows.append(TableRow([*map(Cell, texts)], row.verdict, below))
+    yield Table(columns, rows, fills=True)
     split = "; ~ its own time over the time of a request" if any(row.how == "split" for row in load.rows) else ""
-    notes = (load.summary, *load.effects, *(f"note: {note}" for note in load.notes), f"{load.effort}{split}")
-    yield from laid_out([Table(columns, rows, fills=True), *map(Paragraph, notes)], width)
+    notes = (f"note: {note}" for note in load.notes)
+    yield from map(Paragraph, (load.summary, *load.effects, *notes, f"{load.effort}{split}"))
 
 
 def _load_details(row: LoadRow) -> Iterator[str]:
@@ -288,9 +282,9 @@ def _times(shown: View, width: int, verbose: bool) -> Table:
         change = [cell(row.changes["us"]) if "us" in row.changes else ""] if since else []
         saved = [_saved(row)] if saves else []
         most = bound(judged.bound) if judged else ""
-        texts = (_name(row), us.text if us else "-", us.span if us else "", *saved, *change, most, verdict or "")
+        texts = (row.name, us.text if us else "-", us.span if us else "", *saved, *change, most, verdict or "")
         detail = (*_detail(row, shown, width, timed=True), *_unsaved(row, width)) if verbose else ()
-        rows.append(TableRow([*map(Cell, texts)], verdict, (*_remarks(row, width), *detail)))
+        rows.append(TableRow([*map(Cell, texts)], verdict, (*_remarks(row, width), *detail), level=int(row.is_part)))
     return Table(columns, rows, fills=True)
 
 
@@ -307,7 +301,7 @@ def _counts(shown: View, columns: Sequence[Traits], width: int, verbose: bool) -
         below = [*_remarks(row, width), *(_detail(row, shown, width, timed=False) if verbose else ())] if alone else []
         below += _ranges(row) if verbose else ()
         figures = [*(column[place] for column in texts), *([verdict or ""] if judged else [])]
-        rows.append(TableRow([*map(Cell, (_name(row), *figures))], verdict, below))
+        rows.append(TableRow([*map(Cell, (row.name, *figures))], verdict, below, level=int(row.is_part)))
     last = [Column("verdict", align="left", least=VERDICT)] if judged else []
     titles = [Column("per request"), *(Column(column[0]) for column in texts), *last]
     return Table(titles, rows, fills=True, blocks=True)
@@ -373,10 +367,6 @@ def _remarks(row: Row, width: int) -> Iterator[str]:
         yield shortened(f"  measured with {row.merged_with}", width)
 
 
-def _name(row: Row) -> str:
-    return f"{PART_INDENT}{row.name}" if row.is_part else row.name
-
-
 def _detail(row: Row, shown: View, width: int, *, timed: bool) -> Iterator[str]:
     """Say more of a row: why the endpoint is not opened, what the handler is, or the origin of a layer."""
     if row.name == ENDPOINT and shown.closed is not None:
@@ -384,7 +374,7 @@ def _detail(row: Row, shown: View, width: int, *, timed: bool) -> Iterator[str]:
     elif not row.is_part:
         yield from _origin(row, width, timed=timed)
     elif row.qualname != row.name and row.kind == "part":
-        yield f"{PART_INDENT}  {shortened(row.qualname, width - 4)}"
+        yield f"{INDENT}{shortened(row.qualname, width - 4)}"
 
 
 def _origin(row: Row, width: int, *, timed: bool) -> Iterator[str]:
@@ -419,32 +409,27 @@ def _ranges(row: Row) -> Iterator[str]:
         yield f"  {slope(row.trend)}"
 
 
-def _whose(origins: Mapping[str, Iterable[str]], width: int) -> Iterator[str]:
+def _whose(origins: Mapping[str, Iterable[str]], width: int) -> Iterator[Paragraph]:
     """Say whose code the layers are."""
     room = width - len(INDENT)
-    lists = {whose: ", ".join(shortened(name, room) for name in names) for whose, names in origins.items()}
+    lists = [f"{whose}: {', '.join(shortened(name, room) for name in names)}" for whose, names in origins.items()]
     if lists:
-        yield from wrapped("; ".join(f"{whose}: {names}" for whose, names in lists.items()), width)
+        yield Paragraph("; ".join(lists))
 
 
-def _advised(advice: Advice, width: int, where: str = "") -> Iterator[str]:
-    command = advice.page.replace(" ", TIE)
-    text = f"advice: {advice.text} ({command}){printable(where)}"
-    yield from (line.replace(TIE, " ") for line in wrapped(text, width))
+def _advised(advice: Advice, where: str = "") -> Paragraph:
+    return Paragraph((f"advice: {advice.text} (", Code(advice.page), f"){where}"))
 
 
-def _foot(shown: View, columns: Sequence[Traits], width: int) -> Iterator[str]:
+def _foot(shown: View, columns: Sequence[Traits]) -> Iterator[str]:
     if shown.effort is not None:
         yield f"detection limit {shown.detection_limit}; unattributed {shown.unattributed}"
         yield f"{shown.effort.rounds} rounds, {shown.effort.requests} requests, {shown.effort.seconds:.1f} s"
     if shown.counted is not None:
         cells = {_cell(row, column)[:1] for row in shown.rows for column in columns}
         signs = {"~": "; ~ varies from request to request", "?": "; ? is not known"}
-        legend = "".join(meaning for sign, meaning in signs.items() if sign in cells)
-        yield from wrapped(f"{shown.counted} requests counted{legend}", width)
+        yield f"{shown.counted} requests counted{''.join(meaning for sign, meaning in signs.items() if sign in cells)}"
     for why, quantities in shown.uncounted.items():
-        yield from wrapped(tagged(f"not counted: {', '.join(quantities)} ({why})", "uncountable"), width)
-    for sentence in shown.changed:
-        yield from wrapped(f"changed: {sentence}", width)
-    for note in shown.notes:
-        yield from wrapped(f"note: {note}", width)
+        yield tagged(f"not counted: {', '.join(quantities)} ({why})", "uncountable")
+    yield from (f"changed: {sentence}" for sentence in shown.changed)
+    yield from (f"note: {note}" for note in shown.notes)
