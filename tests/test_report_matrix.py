@@ -11,10 +11,11 @@ from pytest_mwbudget.model.results import Count, LayerReport, RequestLine, Resul
 from pytest_mwbudget.model.stack import Origin
 from pytest_mwbudget.report.html import render as html
 from pytest_mwbudget.report.json import document, to_json
+from pytest_mwbudget.report.lines import Line, laid_out
 from pytest_mwbudget.report.markdown import MOST_ROUTES
 from pytest_mwbudget.report.markdown import render as markdown
 from pytest_mwbudget.report.matrix import Cell, Matrix, matrices
-from pytest_mwbudget.report.overview import matrix as lines_of
+from pytest_mwbudget.report.overview import matrix
 
 from .canned import but
 from .test_report_html import read
@@ -46,6 +47,10 @@ REFUSED = request("/admin", ERRORS, CORS, row(2, "Auth", None, entered=False), t
 def only(*results: Result) -> Matrix:
     (found,) = matrices(results)
     return found
+
+
+def lines_of(found: Matrix, width: int) -> list[Line]:
+    return [*laid_out([matrix(found, width - 1)], width - 1)]
 
 
 def cells(found: Matrix, name: str) -> list[Cell]:

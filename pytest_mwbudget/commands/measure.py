@@ -29,7 +29,7 @@ from ..model.estimate import Seconds
 from ..model.remedies import TimeOption
 from ..model.results import RequestLine, Result
 from ..report.json import document, left_out_to_json, to_json
-from ..report.lines import Line, row_of
+from ..report.lines import laid_out, line_width, row_of
 from ..report.matrix import matrices
 from ..report.overview import matrix
 from ..report.terminal import run
@@ -380,8 +380,8 @@ def _report(app: str, measuring: Measuring, files: Mapping[Output, Path], termin
         overviews = matrices([result for _, result in results])
         shown = {route.place for overview in overviews for route in overview.routes}
         for overview in overviews:
-            lines = [*matrix(overview, width), Line("")]
-            print("\n".join(line.text for line in lines), file=terminal)
+            lines = laid_out([matrix(overview, line_width(width))], line_width(width))
+            print("\n".join(line.text for line in lines), end="\n\n", file=terminal)
         for line in run(results, python, width, verbosity, in_matrix=shown):
             print(line.text, file=terminal)
         if shown and not verbosity:

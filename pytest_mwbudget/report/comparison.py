@@ -11,7 +11,7 @@ from ..errors import tagged
 from ..model.changes import BETTER, CHANGE_WORDS, WORSE, Change, Since
 from ..model.results import Result
 from .changes import about, named, of_rows, sentence, share, signed, span, told
-from .document import Block, Bullets, Cell, Code, Column, Paragraph, Section, Table, TableRow, Text, Tone
+from .document import Block, Bullets, Cell, Code, Column, Paragraph, Section, Table, TableRow, Text, Tone, cells
 from .text import figure
 
 COLUMNS = (
@@ -117,5 +117,5 @@ def _row(change: Change) -> TableRow:
     ends = (figure(end.estimate) if end else "" for end in (change.before, change.after))
     difference = signed(change, change.change.estimate) if change.change else ""
     tone: Tone = "worse" if change.word in WORSE else "better" if change.word in BETTER else None
-    cells = map(Cell, (Code(change.row), *ends, difference, share(change), span(change)))
-    return TableRow([*cells, Cell(change.word, tone)], tone)
+    figures = (*ends, difference, share(change), span(change))
+    return TableRow(cells(Code(change.row), *figures, Cell(change.word, tone)), tone)

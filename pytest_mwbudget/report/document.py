@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -59,6 +59,11 @@ class Cell:
     brief: str | None = None
 
 
+def cells(*texts: Text | Cell) -> list[Cell]:
+    """Return a cell for each text."""
+    return [text if isinstance(text, Cell) else Cell(text) for text in texts]
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """The title of a column, what it means, and how it is laid out.
@@ -102,11 +107,6 @@ class Table:
     rows: Sequence[TableRow]
     fills: bool = False
     blocks: bool = False
-
-    @classmethod
-    def of(cls, titles: Iterable[str], rows: Iterable[Iterable[Text]]) -> Table:
-        """Make a table of texts."""
-        return cls([*map(Column, titles)], [TableRow([*map(Cell, row)]) for row in rows])
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TypeAlias
 
 from .document import Block, Bullets, Cell, Code, Column, Paragraph, Section, Table, Tone, parts, plain
@@ -53,9 +53,9 @@ def render(document: Section, width: int) -> Iterator[Line]:
 
 
 def laid_out(blocks: Sequence[Block], width: int) -> Iterator[Line]:
-    """Lay blocks out in lines of at most `width` characters, with an empty line before tables and round sections."""
-    for place, block in enumerate(blocks):
-        if place and (isinstance(block, Table | Section) or isinstance(blocks[place - 1], Section)):
+    """Lay blocks out in lines of at most `width` characters, with empty lines between some."""
+    for before, block in pairwise([None, *blocks]):
+        if before is not None and _are_apart(before, block):
             yield Line("")
         match block:
             case Section():
@@ -65,10 +65,16 @@ def laid_out(blocks: Sequence[Block], width: int) -> Iterator[Line]:
             case Table():
                 yield from table(block, width)
             case Bullets():
-                for item in block.items:
-                    yield from paragraph(item, width)
+                yield from laid_out(block.items, width)
             case Paragraph():
                 yield from paragraph(block, width)
+
+
+def _are_apart(before: Block, block: Block | None) -> bool:
+    """Whether an empty line stands between two blocks: round a section, and before a table that no list leads to."""
+    if isinstance(before, Section) or isinstance(block, Section):
+        return True
+    return isinstance(block, Table) and not isinstance(before, Bullets)
 
 
 def paragraph(item: Paragraph, width: int) -> Iterator[Line]:

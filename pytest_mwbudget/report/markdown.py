@@ -10,7 +10,7 @@ from ..model.quantities import COUNTED, TAILS, Quantity
 from ..model.results import Profile, RequestLine, Verdict
 from . import gfm
 from .changes import about, cell, span
-from .document import Block, Bullets, Cell, Code, Column, Paragraph, Section, Strong, Table, TableRow, Text
+from .document import Block, Bullets, Cell, Code, Column, Paragraph, Section, Strong, Table, TableRow, Text, cells
 from .findings import ACCEPT
 from .json import compared, left_out, measured, surveyed
 from .load import LoadView
@@ -154,8 +154,8 @@ def _table(shown: View) -> Table:
             *([_change(row)] if changes else []),
         )
         times = (name, us.text if us else UNKNOWN, us.span if us else "", budgets)
-        cells = (*map(Cell, times), Cell(row.verdict or "", row.verdict), *map(Cell, texts))
-        rows.append(TableRow(cells, level=int(row.is_part)))
+        verdict = Cell(row.verdict or "", row.verdict)
+        rows.append(TableRow(cells(*times, verdict, *texts), level=int(row.is_part)))
     return Table(columns, rows)
 
 
@@ -163,14 +163,10 @@ def _load(load: LoadView) -> Table:
     """Make the table of layers under load."""
     titles = map(Column, (load.title, "share of requests/s", "interval", "adds µs", "budget"))
     left = (Column(title, align="left") for title in ("verdict", "method"))
-    rows = [
-        (
-            *map(Cell, (Code(row.name), row.share, row.span, row.added, row.budget)),
-            Cell(row.verdict or "", row.verdict),
-            Cell(row.how),
-        )
-        for row in load.rows
-    ]
+    rows = []
+    for row in load.rows:
+        verdict = Cell(row.verdict or "", row.verdict)
+        rows.append(cells(Code(row.name), row.share, row.span, row.added, row.budget, verdict, row.how))
     return Table([*titles, *left], [*map(TableRow, rows)])
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..errors import more_about, tagged
 from ..model.results import RequestLine, Result, SurveyRun
-from .document import Paragraph, Table
+from .document import Block, Bullets, Column, Paragraph, Section, Table, TableRow, cells
 from .lines import Line, fitting, laid_out, line_width
 from .matrix import SIGNS, Matrix, approximate, matrices
 from .survey import RouteCost, Survey, layer_table
 from .survey import survey as survey_of
-from .text import has_id, printable, shortened, wrapped
+from .text import has_id, printable, shortened
 
 WIDE, VARIES = "~: wide interval", "~: varies from request to request"
 # From this width on, the table of a survey's layers shows intervals.
@@ -27,25 +27,25 @@ def together(
 ) -> Iterator[Line]:
     """Lay out the survey of the run or, without one, its matrices."""
     if run is not None:
-        yield from survey(run, results, left_out, width, verbosity)
-        return
-    for each_matrix in matrices(results):
-        yield from matrix(each_matrix, width)
+        return survey(run, results, left_out, width, verbosity)
+    return laid_out([matrix(each, line_width(width)) for each in matrices(results)], line_width(width))
 
 
-def matrix(whole: Matrix, width: int, numbers: Mapping[int, int] | None = None) -> Iterator[Line]:
-    """Lay out as many of the costliest routes as fit into `width` columns, and say how many there are.
+def matrix(whole: Matrix, width: int, numbers: Mapping[int, int] | None = None) -> Section:
+    """Make a section of as many of the costliest routes as fit into `width` characters. It says how many there are.
 
     `numbers` has the number of each route by its place, if the routes are listed elsewhere; else they are listed here.
     """
-    width = line_width(width)
     number = fitting(whole.table(), width)
     shown = whole.first(number)
     of = f"the costliest {number} of {len(whole.routes)} routes" if number < len(whole.routes) else "all routes"
-    yield Line(f"layers and routes: {whole.quantity.title} per request, {of}", "bold")
-    for place, route in enumerate(shown.routes, 1) if numbers is None else ():
-        yield Line(f"{place:>4}  {shortened(route.title, width - 6)}")
-    yield from laid_out([shown.table(numbers), Paragraph(_legend(shown))], width)
+    routes = [
+        Paragraph(f"{place:>4}  {shortened(route.title, width - 6)}", whole=True)
+        for place, route in enumerate(shown.routes, 1)
+    ]
+    listed = [Bullets(routes)] if numbers is None else []
+    title = f"layers and routes: {whole.quantity.title} per request, {of}"
+    return Section(title, [*listed, shown.table(numbers), Paragraph(_legend(shown))])
 
 
 def _legend(shown: Matrix) -> str:
@@ -80,42 +80,42 @@ def survey(
     `verbosity` above 0 lists everything.
     """
     shown, many, width = survey_of(run, results, left_out), verbosity > 0, line_width(width)
-    yield from _survey_head(shown, width)
+    blocks: list[Block] = [*map(Paragraph, _head(shown))]
     if shown.routes:
-        yield from _routes(shown.routes, width, len(shown.routes) if many else MOST_ROUTES)
-        yield Line("")
+        blocks += _routes(shown.routes, len(shown.routes) if many else MOST_ROUTES)
     if shown.layers:
-        yield from _layers(shown, width)
-        yield Line("")
+        blocks += _layers(shown, intervals=width >= ROOMY)
     numbers = {route.place: route.number for route in shown.routes}
-    for each_matrix in matrices(results):
-        yield from matrix(each_matrix, width + 1, numbers)
-        yield Line("")
-    yield from _survey_foot(shown, width, many)
+    blocks += [matrix(each, width, numbers) for each in matrices(results)]
+    blocks += [
+        Paragraph(f"{title}: {finding.sentence}", "fail") for title, findings in shown.broken for finding in findings
+    ]
+    remarks = [*_remarks(shown, width, many)]
+    if any(map(has_id, remarks)) or shown.counted_only:
+        remarks.append(f"{more_about('ID')}, for an ID in [brackets]")
+    return laid_out([*blocks, *map(Paragraph, remarks)], width)
 
 
-def _survey_head(shown: Survey, width: int) -> Iterator[Line]:
-    number, tests = len(shown.routes), shown.run.tests
-    text = f"{number} {'request' if number == 1 else 'requests'} of {tests} {'test' if tests == 1 else 'tests'}"
-    text += f" measured in {shown.run.seconds:.1f} s of at most {shown.run.limit_s:g}"
-    if number == 0:
-        text = (
-            f"no request to an ASGI app in this process was measured in {tests} {'test' if tests == 1 else 'tests'};"
-            " clients such as starlette's TestClient, httpx's ASGITransport or Django's AsyncClient are recorded"
-        )
-    yield from (Line(line) for line in wrapped(text, width))
+def _head(shown: Survey) -> Iterator[str]:
+    number = len(shown.routes)
+    tests = f"{shown.run.tests} {'test' if shown.run.tests == 1 else 'tests'}"
+    if number:
+        took = f"measured in {shown.run.seconds:.1f} s of at most {shown.run.limit_s:g}"
+        yield f"{number} {'request' if number == 1 else 'requests'} of {tests} {took}"
+    else:
+        clients = "starlette's TestClient, httpx's ASGITransport or Django's AsyncClient"
+        nothing = f"no request to an ASGI app in this process was measured in {tests}"
+        yield f"{nothing}; clients such as {clients} are recorded"
     if shown.counted_only:
         short = f"{shown.counted_only} of them were only counted, because there was little time for each"
-        yield from (Line(line) for line in wrapped(tagged(short, "survey-time"), width))
+        yield tagged(short, "survey-time")
     if shown.unexamined:
-        yield from (Line(line) for line in wrapped(shown.unexamined, width))
-    yield Line("")
+        yield shown.unexamined
 
 
-def _routes(routes: Sequence[RouteCost], width: int, most: int) -> Iterator[Line]:
-    columns = ("     route", "total µs", "interval", "endpoint µs", "layers")
+def _routes(routes: Sequence[RouteCost], most: int) -> Iterator[Block]:
     rows = [
-        (
+        cells(
             f"{route.number:>3}  {route.title}",
             route.total.text if route.total else "-",
             route.total.span if route.total else "",
@@ -124,46 +124,38 @@ def _routes(routes: Sequence[RouteCost], width: int, most: int) -> Iterator[Line
         )
         for route in routes[:most]
     ]
-    notes = []
+    titles = ("     route", "total µs", "interval", "endpoint µs", "layers")
+    yield Table([*map(Column, titles)], [*map(TableRow, rows)])
     if len({route.title for route in routes}) < len(routes):
-        notes.append("a route that is listed again has another app, another endpoint, or enters other layers")
+        yield Paragraph("a route that is listed again has another app, another endpoint, or enters other layers")
     if len(routes) > most:
-        notes.append(f"{len(routes) - most} more routes; -v lists them")
-    yield from laid_out([Table.of(columns, rows), *map(Paragraph, notes)], width)
+        yield Paragraph(f"{len(routes) - most} more routes; -v lists them")
 
 
-def _layers(shown: Survey, width: int) -> Iterator[Line]:
-    roomy = width >= ROOMY
-    layers = layer_table(shown, intervals=roomy)
+def _layers(shown: Survey, *, intervals: bool) -> Iterator[Block]:
+    layers = layer_table(shown, intervals=intervals)
     legend = "µs: median over its routes; worst: most, on the route of that number; objects, tasks: median"
     if any((cell.brief or "").startswith("~") for row in layers.rows for cell in row.cells):
         legend += f"; {WIDE}, which a terminal of {ROOMY + 1} columns shows"
-    yield from laid_out([layers, Paragraph(legend)], width)
+    yield from (layers, Paragraph(legend))
 
 
-def _survey_foot(shown: Survey, width: int, many: bool) -> Iterator[Line]:
-    for title, findings in shown.broken:
-        for finding in findings:
-            yield from (Line(text, "red") for text in wrapped(f"{title}: {finding.sentence}", width))
-    texts = []
+def _remarks(shown: Survey, width: int, many: bool) -> Iterator[str]:
+    """Say what was broken, undecided, left out or repeated."""
     if shown.broken:
-        texts.append(tagged("Budgets of the configuration are broken: the run fails", "survey-budget"))
+        yield tagged("Budgets of the configuration are broken: the run fails", "survey-budget")
     if shown.undecided:
         were = "request was" if shown.undecided == 1 else "requests were"
-        texts.append(tagged(f"{shown.undecided} {were} undecided", "undecided"))
-    texts += _left_out(shown, many)
+        yield tagged(f"{shown.undecided} {were} undecided", "undecided")
+    yield from _left_out(shown, many)
     for test in shown.run.repeated if many else shown.run.repeated[:MOST_NAMES]:
         cause = test.cause if many else shortened(test.cause, width)
         outcomes = "failed while the survey recorded it, and passed in a second run without recording"
-        texts.append(tagged(f"{test.nodeid} {outcomes}: {cause}", "survey-repeated"))
+        yield tagged(f"{test.nodeid} {outcomes}: {cause}", "survey-repeated")
     if len(shown.run.repeated) > MOST_NAMES and not many:
-        texts.append(f"{len(shown.run.repeated) - MOST_NAMES} more tests ran twice; -v lists them")
+        yield f"{len(shown.run.repeated) - MOST_NAMES} more tests ran twice; -v lists them"
     if shown.run.unknown_clients:
-        texts.append(f"not known here: the clients of this version of {', '.join(shown.run.unknown_clients)}")
-    for text in texts:
-        yield from (Line(line) for line in wrapped(text, width))
-    if any(map(has_id, texts)) or shown.counted_only:
-        yield Line(f"{more_about('ID')}, for an ID in [brackets]")
+        yield f"not known here: the clients of this version of {', '.join(shown.run.unknown_clients)}"
 
 
 def _left_out(shown: Survey, many: bool) -> Iterator[str]:

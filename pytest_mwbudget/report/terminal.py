@@ -11,7 +11,7 @@ from ..model.quantities import Traits
 from ..model.results import Advice, Profile, RequestLine, Result, worst
 from ..model.stack import ENDPOINT
 from .changes import cell
-from .document import Block, Cell, Code, Column, Paragraph, Table, TableRow
+from .document import Block, Code, Column, Paragraph, Table, TableRow, cells
 from .findings import ACCEPT, exceeded, missing
 from .lines import INDENT, MIN_NAME, STYLES, Line, laid_out, line_width
 from .load import LoadRow, LoadView
@@ -247,7 +247,7 @@ def _load(load: LoadView, width: int, verbose: bool) -> Iterator[Block]:
     for row in load.rows:
         texts = (row.name, f"{'~' if row.how == 'split' else ''}{row.share}", row.span, row.budget, row.verdict or "")
         below = [f"  {shortened(text, width - 2)}" for text in _load_details(row)] if verbose else []
-        rows.append(TableRow([*map(Cell, texts)], row.verdict, below))
+        rows.append(TableRow(cells(*texts), row.verdict, below))
     yield Table(columns, rows, fills=True)
     split = "; ~ its own time over the time of a request" if any(row.how == "split" for row in load.rows) else ""
     notes = (f"note: {note}" for note in load.notes)
@@ -284,7 +284,7 @@ def _times(shown: View, width: int, verbose: bool) -> Table:
         most = bound(judged.bound) if judged else ""
         texts = (row.name, us.text if us else "-", us.span if us else "", *saved, *change, most, verdict or "")
         detail = (*_detail(row, shown, width, timed=True), *_unsaved(row, width)) if verbose else ()
-        rows.append(TableRow([*map(Cell, texts)], verdict, (*_remarks(row, width), *detail), level=int(row.is_part)))
+        rows.append(TableRow(cells(*texts), verdict, (*_remarks(row, width), *detail), level=int(row.is_part)))
     return Table(columns, rows, fills=True)
 
 
@@ -301,7 +301,7 @@ def _counts(shown: View, columns: Sequence[Traits], width: int, verbose: bool) -
         below = [*_remarks(row, width), *(_detail(row, shown, width, timed=False) if verbose else ())] if alone else []
         below += _ranges(row) if verbose else ()
         figures = [*(column[place] for column in texts), *([verdict or ""] if judged else [])]
-        rows.append(TableRow([*map(Cell, (row.name, *figures))], verdict, below, level=int(row.is_part)))
+        rows.append(TableRow(cells(row.name, *figures), verdict, below, level=int(row.is_part)))
     last = [Column("verdict", align="left", least=VERDICT)] if judged else []
     titles = [Column("per request"), *(Column(column[0]) for column in texts), *last]
     return Table(titles, rows, fills=True, blocks=True)

@@ -10,7 +10,7 @@ from ..comparison.pairs import Change, Changes, RowKey
 from ..model.judged import Verdict
 from ..model.quantities import TRAITS
 from ..model.request_keys import RequestKey
-from .document import Block, Bullets, Cell, Code, Column, Paragraph, Section, Strong, Table, TableRow, Tone
+from .document import Block, Bullets, Cell, Code, Column, Paragraph, Section, Strong, Table, TableRow, Tone, cells
 from .text import figure, formatted
 
 # With more requests only the rows are shown in which something changed or a limit is not kept.
@@ -194,12 +194,13 @@ def _section(key: RequestKey, times: Sequence[Change], counts: Sequence[Change],
 def _table(times: Sequence[Change], names: Sequence[str]) -> Table:
     ends = [Column(f"{name} µs", least=10) for name in names]
     columns = [Column("row", short="", least=LEAST_NAME), *ends, Column("change", align="left")]
-    return Table(columns, [TableRow(_cells(change), _tone(change.verdict)) for change in times])
+    return Table(columns, [*map(_row_of, times)])
 
 
-def _cells(change: Change) -> list[Cell]:
-    ends = [Cell("-" if end is None else figure(end)) for end in (change.before, change.after)]
-    return [Cell(Code(change.row.name)), *ends, Cell(told(change), _tone(change.verdict))]
+def _row_of(change: Change) -> TableRow:
+    ends = ("-" if end is None else figure(end) for end in (change.before, change.after))
+    tone = _tone(change.verdict)
+    return TableRow(cells(Code(change.row.name), *ends, Cell(told(change), tone)), tone)
 
 
 def _counts(name: str, own: Sequence[Change]) -> Paragraph:
