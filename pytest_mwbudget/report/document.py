@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from ..model.judged import Verdict
 
 # What a format may show by colour or weight: a verdict, a certain change, the costliest layer of a request.
 Tone: TypeAlias = Verdict | Literal["worse", "better", "most"] | None
+
+# The least widths of these columns, so that tables which follow each other are aligned.
+INTERVAL, BUDGET, VERDICT = 19, 8, 11
 
 
 class Code(str):
@@ -86,18 +89,20 @@ class Column:
 class TableRow:
     """A row of cells, the first one its name, which is indented by its `level`.
 
-    Only a terminal shows the lines `below` it.
+    Only a terminal shows the lines `below` it. A page has its `kind`, and a link to the section with the id `link`.
     """
 
     cells: Sequence[Cell]
     tone: Tone = None
     below: Sequence[str] = ()
     level: int = 0
+    kind: str = ""
+    link: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table, whose first column has names.
+    """A table, whose first column has names. The last row may be the `total` of the others.
 
     If the table `fills` the width, names take all the room that is left, so that successive tables are aligned. Where
     columns do not fit, they follow in further `blocks`; else names are shortened.
@@ -107,6 +112,28 @@ class Table:
     rows: Sequence[TableRow]
     fills: bool = False
     blocks: bool = False
+    total: bool = False
+
+    @property
+    def body(self) -> Sequence[TableRow]:
+        """The rows without the total."""
+        return self.rows[:-1] if self.total else self.rows
+
+    def arranged(self, *titles: str | tuple[str, ...]) -> Table:
+        """Return the table with these columns. Of several in a tuple, the others are details of the first."""
+        known = [plain(column.title) for column in self.columns]
+        places: list[list[int]] = []
+        for group in titles:
+            first, *others = parts(group)
+            place = known.index(first)
+            places.append([place, *(known.index(title, place) for title in others)])
+        rows = [replace(row, cells=[_together(row.cells, group) for group in places]) for row in self.rows]
+        return replace(self, columns=[self.columns[place] for place, *_ in places], rows=rows)
+
+
+def _together(row: Sequence[Cell], places: Sequence[int]) -> Cell:
+    first, *others = (row[place] for place in places)
+    return replace(first, details=(*first.details, *(other.text for other in others if other.text)))
 
 
 @dataclass(frozen=True, slots=True)

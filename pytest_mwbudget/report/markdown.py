@@ -13,7 +13,6 @@ from .changes import about, cell, span
 from .document import Block, Bullets, Cell, Code, Column, Paragraph, Section, Strong, Table, TableRow, Text, cells
 from .findings import ACCEPT
 from .json import compared, left_out, measured, surveyed
-from .load import LoadView
 from .matrix import Matrix, matrices
 from .survey import Survey, layer_table, survey
 from .table import MESSAGES, SAVES, Row
@@ -110,7 +109,10 @@ def _matrix(whole: Matrix) -> Iterator[Block]:
 
 def _section(nodeid: str, shown: View) -> Section:
     verdict = "" if shown.verdict is None else f": {shown.verdict}"
-    tables = [_table(shown), *([_load(shown.load)] if shown.load else [])]
+    tables = [_table(shown)]
+    if (load := shown.load) is not None:
+        titles = ("share of requests/s", "interval", "adds µs", "budget", "verdict", "method")
+        tables.append(load.table.arranged(load.title, *titles))
     return Section((Code(nodeid), " ", Code(shown.request), verdict), [*tables, Bullets([*_items(shown)])])
 
 
@@ -157,17 +159,6 @@ def _table(shown: View) -> Table:
         verdict = Cell(row.verdict or "", row.verdict)
         rows.append(TableRow(cells(*times, verdict, *texts), level=int(row.is_part)))
     return Table(columns, rows)
-
-
-def _load(load: LoadView) -> Table:
-    """Make the table of layers under load."""
-    titles = map(Column, (load.title, "share of requests/s", "interval", "adds µs", "budget"))
-    left = (Column(title, align="left") for title in ("verdict", "method"))
-    rows = []
-    for row in load.rows:
-        verdict = Cell(row.verdict or "", row.verdict)
-        rows.append(cells(Code(row.name), row.share, row.span, row.added, row.budget, verdict, row.how))
-    return Table([*titles, *left], [*map(TableRow, rows)])
 
 
 def _budget(quantity: Quantity, value: float) -> str:

@@ -88,9 +88,8 @@ class Line:
     def row(self) -> TableRow:
         """Make a row of a table."""
         name = self.name if self.kind == "frame" else Code(self.name)
-        return TableRow(
-            [TableCell(name, why=self.qualname), TableCell(self.whose), *(cell.shown() for cell in self.cells)]
-        )
+        names = (TableCell(name, why=self.qualname), TableCell(self.whose))
+        return TableRow([*names, *(cell.shown() for cell in self.cells)], kind=self.kind)
 
 
 @dataclass(frozen=True, slots=True)

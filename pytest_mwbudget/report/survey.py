@@ -198,8 +198,10 @@ def layer_table(shown: Survey, *, intervals: bool) -> Table:
         times = [cell for us in (layer.typical, layer.worst) for cell in _time(us, intervals=intervals)]
         number = layer.worst_route
         on = Cell() if number is None else Cell(Code(shown.routes[number - 1].title), brief=str(number))
-        counts = [UNKNOWN if count is None else Cell(f"{count:.0f}") for count in (layer.objects, layer.tasks)]
-        names = (Cell(Code(layer.name)), Cell(layer.whose), Cell(str(layer.routes)))
+        counts = [
+            UNKNOWN if count is None else Cell(f"{count:.0f}", value=count) for count in (layer.objects, layer.tasks)
+        ]
+        names = (Cell(Code(layer.name)), Cell(layer.whose), Cell(str(layer.routes), value=layer.routes))
         rows.append(TableRow([*names, *times, on, *counts]))
     return Table(columns, rows)
 
@@ -207,4 +209,5 @@ def layer_table(shown: Survey, *, intervals: bool) -> Table:
 def _time(us: Figure | None, *, intervals: bool) -> list[Cell]:
     if us is None:
         return [UNKNOWN, replace(UNKNOWN, brief="")] if intervals else [UNKNOWN]
-    return [Cell(us.text), Cell(us.span)] if intervals else [Cell(us.text, brief=approximate(us))]
+    text = Cell(us.text, value=us.value, brief=None if intervals else approximate(us))
+    return [text, Cell(us.span)] if intervals else [text]

@@ -11,18 +11,18 @@ from ..model.quantities import Traits
 from ..model.results import Advice, Profile, RequestLine, Result, worst
 from ..model.stack import ENDPOINT
 from .changes import cell
-from .document import Block, Code, Column, Paragraph, Table, TableRow, cells
+from .document import BUDGET, INTERVAL, VERDICT, Block, Code, Column, Paragraph, Table, TableRow, cells
 from .findings import ACCEPT, exceeded, missing
 from .lines import INDENT, MIN_NAME, STYLES, Line, laid_out, line_width
-from .load import LoadRow, LoadView
+from .load import LoadView
 from .table import COUNTS, MESSAGES, SAVES, SPENT, TAIL_COLUMNS, US, Figure, Row
 from .tails import percentiles
 from .text import bound, figure, formatted, has_id, printable, shortened, wrapped
 from .trend import slope
 from .view import View, view
 
-# The least widths of the columns of times, so that successive tables are aligned.
-ESTIMATE, INTERVAL, SAVED, CHANGE, BUDGET, VERDICT = 10, 19, 13, 8, 8, 11
+# The least widths of further columns of times.
+ESTIMATE, SAVED, CHANGE = 10, 13, 8
 # The least width of the interval beside one more column, which leaves more room for names.
 NARROW = 16
 # The most tests that an advice names.
@@ -236,31 +236,12 @@ def _flamegraph(profile: Profile, name: str = "flamegraph") -> Paragraph:
 
 def _load(load: LoadView, width: int, verbose: bool) -> Iterator[Block]:
     """Yield what is known of the app under load: the layers, the whole app, effects of concurrency."""
-    columns = [
-        Column(load.title),
-        Column("share of req/s"),
-        Column("interval", least=INTERVAL),
-        Column("budget", least=BUDGET),
-        Column("verdict", align="left", least=VERDICT),
-    ]
-    rows = []
-    for row in load.rows:
-        texts = (row.name, f"{'~' if row.how == 'split' else ''}{row.share}", row.span, row.budget, row.verdict or "")
-        below = [f"  {shortened(text, width - 2)}" for text in _load_details(row)] if verbose else []
-        rows.append(TableRow(cells(*texts), row.verdict, below))
-    yield Table(columns, rows, fills=True)
-    split = "; ~ its own time over the time of a request" if any(row.how == "split" for row in load.rows) else ""
+    whole = load.table.arranged(load.title, "share of requests/s", "interval", "budget", "verdict")
+    below = [[f"  {shortened(text, width - 2)}" for text in row.below] if verbose else () for row in whole.rows]
+    yield replace(whole, rows=[replace(row, below=lines) for row, lines in zip(whole.rows, below, strict=True)])
+    split = "; ~ its own time over the time of a request" if load.is_split else ""
     notes = (f"note: {note}" for note in load.notes)
     yield from map(Paragraph, (load.summary, *load.effects, *notes, f"{load.effort}{split}"))
-
-
-def _load_details(row: LoadRow) -> Iterator[str]:
-    if row.added:
-        yield f"adds {row.added} µs to a request"
-    if row.waits:
-        yield "a request is in it for {} with 1 client, for {} with all".format(*row.waits)
-    if row.why:
-        yield f"not bypassed: {row.why}"
 
 
 def _times(shown: View, width: int, verbose: bool) -> Table:
