@@ -378,7 +378,7 @@ def _report(app: str, measuring: Measuring, files: Mapping[Output, Path], termin
         python = f"{platform.python_implementation()} {platform.python_version()}"
         width = shutil.get_terminal_size().columns
         overviews = matrices([result for _, result in results])
-        shown = {route.place for overview in overviews for route in overview.routes}
+        shown = {place for overview in overviews for place in overview.places}
         for overview in overviews:
             lines = laid_out([matrix(overview, line_width(width))], line_width(width))
             print("\n".join(line.text for line in lines), end="\n\n", file=terminal)

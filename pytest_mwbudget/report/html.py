@@ -364,11 +364,10 @@ def _layers(shown: Survey) -> Table:
 
 def _matrix(whole: Matrix, tests: Sequence[str]) -> Table:
     """Make the table of layers and routes. The title of a route shows its test."""
-    table = whole.table()
-    names, routes = table.columns[:2], zip(table.columns[2:], whole.routes, strict=True)
-    columns = [*names, *(replace(column, meaning=tests[route.place]) for column, route in routes)]
-    titles = (route.title for route in whole.routes)
-    return replace(table, columns=columns, total=True).arranged(("layer", "from"), *titles)
+    names, routes = whole.table.columns[:2], zip(whole.table.columns[2:], whole.places, strict=True)
+    columns = [*names, *(replace(column, meaning=tests[place]) for column, place in routes)]
+    titles = (plain(column.title) for column in columns[2:])
+    return replace(whole.table, columns=columns).arranged(("layer", "from"), *titles)
 
 
 def _hottest(functions: Sequence[HotFunction]) -> Table:

@@ -98,9 +98,9 @@ def _matrix(whole: Matrix) -> Iterator[Block]:
     """Yield the table of layers and routes. The costliest layer of each route is bold."""
     shown = whole.first(MOST_ROUTES)
     yield Paragraph(Strong(f"Layers and routes, {whole.quantity.title} per request"))
-    yield shown.table()
-    if len(shown.routes) < len(whole.routes):
-        costliest = f"These are the costliest {len(shown.routes)} of {len(whole.routes)} routes."
+    yield shown.table
+    if len(shown.places) < len(whole.places):
+        costliest = f"These are the costliest {len(shown.places)} of {len(whole.places)} routes."
         yield Paragraph(f"{costliest} The JSON has them all.")
 
 

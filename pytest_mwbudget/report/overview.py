@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from ..errors import more_about, tagged
+from ..model.quantities import Traits
 from ..model.results import RequestLine, Result, SurveyRun
-from .document import Block, Bullets, Column, Paragraph, Section, Table, TableRow, cells
+from .document import Block, Bullets, Column, Paragraph, Section, Table, TableRow, cells, plain
 from .lines import Line, fitting, laid_out, line_width
-from .matrix import SIGNS, Matrix, approximate, matrices
+from .matrix import ABSENT, SIGNS, UNKNOWN, Matrix, approximate, matrices
 from .survey import RouteCost, Survey, layer_table
 from .survey import survey as survey_of
 from .text import has_id, printable, shortened
@@ -31,33 +32,32 @@ def together(
     return laid_out([matrix(each, line_width(width)) for each in matrices(results)], line_width(width))
 
 
-def matrix(whole: Matrix, width: int, numbers: Mapping[int, int] | None = None) -> Section:
+def matrix(whole: Matrix, width: int, *, listed: bool = True) -> Section:
     """Make a section of as many of the costliest routes as fit into `width` characters. It says how many there are.
 
-    `numbers` has the number of each route by its place, if the routes are listed elsewhere; else they are listed here.
+    The routes are `listed` by their numbers.
     """
-    number = fitting(whole.table(), width)
-    shown = whole.first(number)
-    of = f"the costliest {number} of {len(whole.routes)} routes" if number < len(whole.routes) else "all routes"
-    routes = [
-        Paragraph(f"{place:>4}  {shortened(route.title, width - 6)}", whole=True)
-        for place, route in enumerate(shown.routes, 1)
+    number = fitting(whole.table, width)
+    table, routes = whole.first(number).table, len(whole.places)
+    of = f"the costliest {number} of {routes} routes" if number < routes else "all routes"
+    titles = [
+        Paragraph(f"{place:>4}  {shortened(plain(column.title), width - 6)}", whole=True)
+        for place, column in enumerate(table.columns[2:], 1)
     ]
-    listed = [Bullets(routes)] if numbers is None else []
     title = f"layers and routes: {whole.quantity.title} per request, {of}"
-    return Section(title, [*listed, shown.table(numbers), Paragraph(_legend(shown))])
+    return Section(title, [*([Bullets(titles)] if listed else []), table, Paragraph(_legend(table, whole.quantity))])
 
 
-def _legend(shown: Matrix) -> str:
-    cells = [cell for line in shown.lines for cell in line.cells]
+def _legend(table: Table, quantity: Traits) -> str:
+    cells = [cell for row in table.rows for cell in row.cells[2:]]
     legend = ["*: costliest layer of its route"]
-    if any(cell.spawned for cell in cells):
+    if any(plain(detail).endswith(("task", "tasks")) for cell in cells for detail in cell.details):
         legend.append("1t: spawns 1 task")
-    if any(cell.text.startswith("~") for cell in cells):
-        legend.append(VARIES if shown.quantity.counted else WIDE)
-    missing = {"unknown" if cell.text == "?" else cell.missing for cell in cells}
+    if any(plain(cell.text).startswith("~") for cell in cells):
+        legend.append(VARIES if quantity.counted else WIDE)
+    missing = {UNKNOWN if cell.text == "?" else cell.why for cell in cells}
     legend += [f"{sign}: {why}" for why, sign in SIGNS.items() if why in missing and sign]
-    if "not in this stack" in missing:
+    if ABSENT in missing:
         legend.append("empty: not in the stack of the route")
     return "; ".join(legend)
 
@@ -86,7 +86,7 @@ def survey(
     if shown.layers:
         blocks += _layers(shown, intervals=width >= ROOMY)
     numbers = {route.place: route.number for route in shown.routes}
-    blocks += [matrix(each, width, numbers) for each in matrices(results)]
+    blocks += [matrix(each, width, listed=False) for each in matrices(results, numbers)]
     blocks += [
         Paragraph(f"{title}: {finding.sentence}", "fail") for title, findings in shown.broken for finding in findings
     ]
