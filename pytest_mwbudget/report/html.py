@@ -31,7 +31,6 @@ from .json import compared, left_out, measured, surveyed
 from .load import LoadView
 from .matrix import Matrix, matrices
 from .picture import picture
-from .survey import Survey, layer_table
 from .survey import survey as survey_of
 from .table import COUNTS, MESSAGES, SAVES, SPENT, TAIL_COLUMNS, TREND_COLUMNS, UNREAD, US, Figure, Row
 from .text import amount, bound, figure, formatted
@@ -45,6 +44,9 @@ if TYPE_CHECKING:
 BETWEEN_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[\w}])(?=/)|(?<=[._:-])(?=\w)")
 
 NO_BUDGET = "no budget"
+# The columns of a survey's layers.
+TIMES = (("µs", "interval"), ("worst µs", "interval"))
+LAYERS = (("layer", "from"), "routes", *TIMES, "objects", "tasks", "worst on")
 
 
 def render(document: Mapping[str, Any], link: Callable[[str], str] = str, history: Sequence[HistoryRun] = ()) -> str:
@@ -75,7 +77,7 @@ def render(document: Mapping[str, Any], link: Callable[[str], str] = str, histor
         since=since,
         about=[*about(since)] if since else [],
         survey=survey,
-        layers=_layers(survey) if survey else None,
+        layers=survey.layers.arranged(*LAYERS) if survey else None,
         matrices=[(matrix, _matrix(matrix, tests)) for matrix in matrices([result for _, result in results])],
         headline=_headline([shown.verdict for _, shown in views]),
         left_out=left_out(document),
@@ -353,13 +355,6 @@ def _overview(sections: Sequence[tuple[str, View]]) -> Table:
         look = Cell(Code(first.name), value=first.name, details=(_first(first),)) if first else Cell("–", value="")
         rows.append(TableRow([request, verdict, _cell(shown.total, US), look], link=f"m{number}"))
     return Table([*columns, Column("look first at", align="left")], rows)
-
-
-def _layers(shown: Survey) -> Table:
-    """Make the table of layers over all routes."""
-    times = (("µs", "interval"), ("worst µs", "interval"))
-    titles = (("layer", "from"), "routes", *times, "objects", "tasks", "worst on")
-    return layer_table(shown, intervals=True).arranged(*titles)
 
 
 def _matrix(whole: Matrix, tests: Sequence[str]) -> Table:

@@ -14,7 +14,7 @@ from .document import Block, Bullets, Cell, Code, Column, Paragraph, Section, St
 from .findings import ACCEPT
 from .json import compared, left_out, measured, surveyed
 from .matrix import Matrix, matrices
-from .survey import Survey, layer_table, survey
+from .survey import Survey, survey
 from .table import MESSAGES, SAVES, Row
 from .tails import percentiles
 from .text import amount, figure
@@ -87,8 +87,8 @@ def _foot(environment: Mapping[str, Any], *, has_ids: bool) -> Iterator[Paragrap
 def _survey(shown: Survey) -> Iterator[Block]:
     """Yield what the survey did, and the table of layers over all routes."""
     yield Paragraph(shown.summary)
-    if shown.layers:
-        yield layer_table(shown, intervals=True)
+    if shown.layers.rows:
+        yield shown.layers
     if shown.run.repeated:
         yield Paragraph("Tests that failed while the survey recorded them, and passed without:")
         yield Bullets([Paragraph((Code(test.nodeid), f": {test.cause}")) for test in shown.run.repeated])

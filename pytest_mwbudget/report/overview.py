@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ..errors import more_about, tagged
 from ..model.quantities import Traits
 from ..model.results import RequestLine, Result, SurveyRun
-from .document import Block, Bullets, Column, Paragraph, Section, Table, TableRow, cells, plain
+from .document import Block, Bullets, Paragraph, Section, Table, plain
 from .lines import Line, fitting, laid_out, line_width
-from .matrix import ABSENT, SIGNS, UNKNOWN, Matrix, approximate, matrices
-from .survey import RouteCost, Survey, layer_table
+from .matrix import ABSENT, SIGNS, UNKNOWN, Matrix, matrices
+from .survey import Survey
 from .survey import survey as survey_of
 from .text import has_id, printable, shortened
 
@@ -79,14 +80,14 @@ def survey(
 
     `verbosity` above 0 lists everything.
     """
-    shown, many, width = survey_of(run, results, left_out), verbosity > 0, line_width(width)
+    many, width = verbosity > 0, line_width(width)
+    shown = survey_of(run, results, left_out, intervals=width >= ROOMY)
     blocks: list[Block] = [*map(Paragraph, _head(shown))]
-    if shown.routes:
-        blocks += _routes(shown.routes, len(shown.routes) if many else MOST_ROUTES)
-    if shown.layers:
-        blocks += _layers(shown, intervals=width >= ROOMY)
-    numbers = {route.place: route.number for route in shown.routes}
-    blocks += [matrix(each, width, listed=False) for each in matrices(results, numbers)]
+    if shown.routes.rows:
+        blocks += _routes(shown.routes, len(shown.routes.rows) if many else MOST_ROUTES)
+    if shown.layers.rows:
+        blocks += _layers(shown.layers)
+    blocks += [matrix(each, width, listed=False) for each in matrices(results, shown.numbers)]
     blocks += [
         Paragraph(f"{title}: {finding.sentence}", "fail") for title, findings in shown.broken for finding in findings
     ]
@@ -97,7 +98,7 @@ def survey(
 
 
 def _head(shown: Survey) -> Iterator[str]:
-    number = len(shown.routes)
+    number = len(shown.routes.rows)
     tests = f"{shown.run.tests} {'test' if shown.run.tests == 1 else 'tests'}"
     if number:
         took = f"measured in {shown.run.seconds:.1f} s of at most {shown.run.limit_s:g}"
@@ -113,31 +114,21 @@ def _head(shown: Survey) -> Iterator[str]:
         yield shown.unexamined
 
 
-def _routes(routes: Sequence[RouteCost], most: int) -> Iterator[Block]:
-    rows = [
-        cells(
-            f"{route.number:>3}  {route.title}",
-            route.total.text if route.total else "-",
-            route.total.span if route.total else "",
-            approximate(route.endpoint) if route.endpoint else "-",
-            "-" if route.share is None else f"{route.share:.0%}",
-        )
-        for route in routes[:most]
-    ]
-    titles = ("     route", "total µs", "interval", "endpoint µs", "layers")
-    yield Table([*map(Column, titles)], [*map(TableRow, rows)])
-    if len({route.title for route in routes}) < len(routes):
+def _routes(routes: Table, most: int) -> Iterator[Block]:
+    yield replace(routes, rows=routes.rows[:most])
+    # Without their numbers.
+    if len({plain(row.cells[0].text).split(maxsplit=1)[1] for row in routes.rows}) < len(routes.rows):
         yield Paragraph("a route that is listed again has another app, another endpoint, or enters other layers")
-    if len(routes) > most:
-        yield Paragraph(f"{len(routes) - most} more routes; -v lists them")
+    if len(routes.rows) > most:
+        yield Paragraph(f"{len(routes.rows) - most} more routes; -v lists them")
 
 
-def _layers(shown: Survey, *, intervals: bool) -> Iterator[Block]:
-    layers = layer_table(shown, intervals=intervals)
+def _layers(layers: Table) -> Iterator[Block]:
+    yield layers
     legend = "µs: median over its routes; worst: most, on the route of that number; objects, tasks: median"
     if any((cell.brief or "").startswith("~") for row in layers.rows for cell in row.cells):
         legend += f"; {WIDE}, which a terminal of {ROOMY + 1} columns shows"
-    yield from (layers, Paragraph(legend))
+    yield Paragraph(legend)
 
 
 def _remarks(shown: Survey, width: int, many: bool) -> Iterator[str]:
