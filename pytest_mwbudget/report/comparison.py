@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from ..comparison.allowed import Compared
 from ..comparison.comparing import Comparison, Offence, Pair
 from ..errors import tagged
-from ..model.changes import BETTER, CHANGE_WORDS, WORSE, Change, Since
+from ..model.changes import CHANGE_WORDS, Change, Since
 from ..model.results import Result
 from .changes import about, named, of_rows, sentence, share, signed, span, told
-from .document import Block, Bullets, Cell, Code, Column, Paragraph, Section, Table, TableRow, Text, Tone, cells
+from .document import Block, Bullets, Cell, Code, Column, Paragraph, Section, Table, TableRow, Text, cells, tone_of
 from .text import figure
 
 COLUMNS = (
@@ -116,6 +116,6 @@ def _section(pair: Pair, changes: Sequence[Change]) -> Section:
 def _row(change: Change) -> TableRow:
     ends = (figure(end.estimate) if end else "" for end in (change.before, change.after))
     difference = signed(change, change.change.estimate) if change.change else ""
-    tone: Tone = "worse" if change.word in WORSE else "better" if change.word in BETTER else None
+    tone = tone_of(change.word)
     figures = (*ends, difference, share(change), span(change))
     return TableRow(cells(Code(change.row), *figures, Cell(change.word, tone)), tone)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from ..model.changes import BETTER, WORSE
 from ..model.judged import Verdict
 
 # What a format may show by colour or weight: a verdict, a certain change, the costliest layer of a request.
@@ -42,6 +43,11 @@ def parts(text: Text) -> tuple[str, ...]:
 def plain(text: Text) -> str:
     """Return a text without its markup."""
     return "".join(parts(text))
+
+
+def tone_of(word: str) -> Tone:
+    """Return the tone of a change with this word, None unless it is certain."""
+    return "worse" if word in WORSE else "better" if word in BETTER else None
 
 
 @dataclass(frozen=True, slots=True)

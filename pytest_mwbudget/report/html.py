@@ -18,14 +18,14 @@ from urllib.parse import quote
 
 from ..comparison.history import HistoryRun, over_time
 from ..errors import explain_command
-from ..model.changes import BETTER, WORSE, Change, Since
+from ..model.changes import Since
 from ..model.quantities import UNDER_LOAD, Quantity, Traits
 from ..model.request_keys import keyed
 from ..model.results import HotFunction, Verdict
 from ..model.stack import ENDPOINT
 from .changes import about, cell, span
 from .charts import charts
-from .document import Cell, Code, Column, Table, TableRow, Text, Tone, cells, parts, plain
+from .document import Cell, Code, Column, Table, TableRow, Text, cells, parts, plain, tone_of
 from .findings import ACCEPT
 from .json import compared, left_out, measured, surveyed
 from .load import LoadView
@@ -241,11 +241,7 @@ def _cell(row: Row, column: Traits) -> Cell:
     details = [row_figure.span] if row_figure.text.startswith("~") else []
     details += [cell(change)] if change is not None and change.changed else []
     text = row_figure.with_half_width if column == SAVES else row_figure.text
-    return Cell(text, verdict or _tone(change), row_figure.value, tuple(details), budget)
-
-
-def _tone(change: Change | None) -> Tone:
-    return None if change is None else "worse" if change.word in WORSE else "better" if change.word in BETTER else None
+    return Cell(text, verdict or (tone_of(change.word) if change else None), row_figure.value, tuple(details), budget)
 
 
 def _change(row: Row) -> Cell:
@@ -255,7 +251,7 @@ def _change(row: Row) -> Cell:
         return Cell()
     value = change.change.estimate if change.change else None
     details = tuple(filter(None, [span(change)]))
-    return Cell(cell(change), _tone(change), value, details, why=change.reason or "")
+    return Cell(cell(change), tone_of(change.word), value, details, why=change.reason or "")
 
 
 def _row(row: Row, figures: Iterable[Cell]) -> TableRow:
@@ -336,7 +332,7 @@ def _with_changes(share: Cell, row: Row) -> Cell:
     """Add which figures under load certainly changed, in the tone of the first change."""
     changes = [change for key, change in row.changes.items() if key in UNDER_LOAD and change.changed]
     texts = ", ".join(f"{change.quantity} {cell(change)}" for change in changes)
-    return replace(share, details=(texts,), tone=share.tone or _tone(changes[0])) if changes else share
+    return replace(share, details=(texts,), tone=share.tone or tone_of(changes[0].word)) if changes else share
 
 
 def _known(columns: Sequence[Traits], rows: Sequence[Row]) -> list[Traits]:

@@ -13,7 +13,7 @@ from .lines import Line, fitting, laid_out, line_width
 from .matrix import ABSENT, SIGNS, UNKNOWN, Matrix, matrices
 from .survey import Survey
 from .survey import survey as survey_of
-from .text import has_id, printable, shortened
+from .text import has_id, listed, printable, shortened
 
 WIDE, VARIES = "~: wide interval", "~: varies from request to request"
 # From this width on, the table of a survey's layers shows intervals.
@@ -158,8 +158,6 @@ def _left_out(shown: Survey, many: bool) -> Iterator[str]:
     for reason, requests in shown.left_out.items():
         grouped.setdefault(reason if many else reason.partition("; ")[0], []).extend(requests)
     for reason, requests in grouped.items():
-        named = requests if many else requests[:MOST_NAMES]
-        more = f" and {len(requests) - len(named)} more" if len(named) < len(requests) else ""
-        yield f"not measured: {printable(', '.join(named))}{more}: {reason}"
+        yield f"not measured: {printable(listed(requests, len(requests) if many else MOST_NAMES))}: {reason}"
     if grouped and not many:
         yield "-v says what to do about requests that were not measured"

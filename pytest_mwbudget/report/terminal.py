@@ -17,7 +17,7 @@ from .lines import INDENT, MIN_NAME, STYLES, Line, laid_out, line_width
 from .load import LoadView
 from .table import COUNTS, MESSAGES, SAVES, SPENT, TAIL_COLUMNS, US, Figure, Row
 from .tails import percentiles
-from .text import bound, figure, formatted, has_id, printable, shortened, wrapped
+from .text import bound, figure, formatted, has_id, listed, printable, shortened, wrapped
 from .trend import slope
 from .view import View, view
 
@@ -101,9 +101,7 @@ class _Together:
         """Say it. The figures of an advice are of the first test that it holds for."""
         yield from _whose(self.origins, width)
         for advice, tests in self.advice.values():
-            named, more = [*tests][:MOST_TESTS], len(tests) - MOST_TESTS
-            where = f"; in {', '.join(named)}{f' and {more} more' if more > 0 else ''}" if requests > 1 else ""
-            yield _advised(advice, where)
+            yield _advised(advice, f"; in {listed([*tests], MOST_TESTS)}" if requests > 1 else "")
 
 
 def left_out(requests: Sequence[tuple[str, RequestLine, str]], verbosity: int = 0) -> Iterator[Line]:

@@ -95,6 +95,12 @@ def printable(text: str) -> str:
     return f"\\x3a{shown.lstrip()[1:]}" if shown.lstrip().startswith("::") else shown
 
 
+def listed(names: Sequence[str], most: int) -> str:
+    """Return the first names, and the number of the others."""
+    more = len(names) - most
+    return f"{', '.join(names[:most])} and {more} more" if more > 0 else ", ".join(names)
+
+
 def has_id(text: str) -> bool:
     """Whether a message ends with an id for `mwbudget explain`."""
     return ID_AT_END.search(text) is not None

@@ -11,7 +11,7 @@ from ..model.judged import Verdict
 from ..model.quantities import TRAITS
 from ..model.request_keys import RequestKey
 from .document import Block, Bullets, Cell, Code, Column, Paragraph, Section, Strong, Table, TableRow, Tone, cells
-from .text import figure, formatted
+from .text import figure, formatted, listed
 
 # With more requests only the rows are shown in which something changed or a limit is not kept.
 FEW_REQUESTS = 3
@@ -83,9 +83,8 @@ class Versus:
         """Say which requests only one side has, and that no limit is of anything that was measured."""
         for name, keys in zip(self.names, (self.changes.only_base, self.changes.only_head), strict=True):
             if keys:
-                requests = [f"{key.request} ({key.nodeid})" for key in keys[:MOST]]
-                more = f" and {len(keys) - MOST} more" if len(keys) > MOST else ""
-                yield f"measured with {name} only: {', '.join(requests)}{more}"
+                requests = [f"{key.request} ({key.nodeid})" for key in keys]
+                yield f"measured with {name} only: {listed(requests, MOST)}"
         if self.limited and not any(change.verdict for change in self.changes.all):
             yield "no limit of --fail applies to a measured figure; limits apply to layers, total_us to requests"
 
