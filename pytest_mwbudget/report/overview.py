@@ -33,10 +33,10 @@ def together(
     return laid_out([matrix(each, line_width(width)) for each in matrices(results)], line_width(width))
 
 
-def matrix(whole: Matrix, width: int, *, listed: bool = True) -> Section:
+def matrix(whole: Matrix, width: int, *, with_routes: bool = True) -> Section:
     """Make a section of as many of the costliest routes as fit into `width` characters. It says how many there are.
 
-    The routes are `listed` by their numbers.
+    They are listed by their numbers, unless they are listed elsewhere.
     """
     number = fitting(whole.table, width)
     table, routes = whole.first(number).table, len(whole.places)
@@ -46,7 +46,7 @@ def matrix(whole: Matrix, width: int, *, listed: bool = True) -> Section:
         for place, column in enumerate(table.columns[2:], 1)
     ]
     title = f"layers and routes: {whole.quantity.title} per request, {of}"
-    return Section(title, [*([Bullets(titles)] if listed else []), table, Paragraph(_legend(table, whole.quantity))])
+    return Section(title, [*([Bullets(titles)] if with_routes else []), table, Paragraph(_legend(table, whole.quantity))])
 
 
 def _legend(table: Table, quantity: Traits) -> str:
@@ -87,7 +87,7 @@ def survey(
         blocks += _routes(shown.routes, len(shown.routes.rows) if many else MOST_ROUTES)
     if shown.layers.rows:
         blocks += _layers(shown.layers)
-    blocks += [matrix(each, width, listed=False) for each in matrices(results, shown.numbers)]
+    blocks += [matrix(each, width, with_routes=False) for each in matrices(results, shown.numbers)]
     blocks += [
         Paragraph(f"{title}: {finding.sentence}", "fail") for title, findings in shown.broken for finding in findings
     ]
