@@ -27,7 +27,7 @@ def render(
 ) -> str:
     """Render a document in at most `limit` bytes, without its last sections if not all fit.
 
-    `left_out` says how many of how many sections are left out. The text is empty if even this does not fit.
+    `left_out` says how many of how many sections are left out. Without sections the text may still be longer.
     """
     blocks = [*document.blocks]
     places = [place for place, block in enumerate(blocks) if isinstance(block, Section)] or [len(blocks)]
@@ -41,8 +41,7 @@ def render(
     room = limit - _size(_joined([*head, marked(left_out(number, number)), *foot]))
     ends = accumulate(_size(section) + 2 for section in sections)  # plus the blank line that separates two parts
     kept = sections[: sum(end <= room for end in ends)]
-    cut = marked(left_out(number - len(kept), number))
-    return _joined([*head, *kept, cut, *foot]) if room >= 0 else ""
+    return _joined([*head, *kept, marked(left_out(number - len(kept), number)), *foot])
 
 
 def _joined(texts: Iterable[str]) -> str:

@@ -48,8 +48,11 @@ def render(document: Mapping[str, Any], limit: int | None = None) -> str:
     has_ids = any(request_view.has_ids for _, request_view in shown)
     blocks = [*sections, *_unmeasured(left_out(document)), *_foot(document["environment"], has_ids=has_ids)]
     title = _title([request_view.verdict for _, request_view in shown])
-    whole, brief = (Section(title, [*head, *blocks], level=2) for head in (tables, ()))
-    return gfm.render(whole, limit, _left_out) or gfm.render(brief, limit, _left_out)
+    for head in (tables, ()):
+        text = gfm.render(Section(title, [*head, *blocks], level=2), limit, _left_out)
+        if limit is None or len(text.encode()) <= limit:
+            return text
+    return ""
 
 
 def _left_out(number: int, of: int) -> str:

@@ -45,8 +45,9 @@ def matrix(whole: Matrix, width: int, *, with_routes: bool = True) -> Section:
         Paragraph(f"{place:>4}  {shortened(plain(column.title), width - 6)}", whole=True)
         for place, column in enumerate(table.columns[2:], 1)
     ]
-    title = f"layers and routes: {whole.quantity.title} per request, {of}"
-    return Section(title, [*([Bullets(titles)] if with_routes else []), table, Paragraph(_legend(table, whole.quantity))])
+    blocks: list[Block] = [Bullets(titles)] if with_routes else []
+    blocks += [table, Paragraph(_legend(table, whole.quantity))]
+    return Section(f"layers and routes: {whole.quantity.title} per request, {of}", blocks)
 
 
 def _legend(table: Table, quantity: Traits) -> str:
