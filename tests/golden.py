@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,11 @@ from pytest_mwbudget.comparison.two_runs import compare
 from pytest_mwbudget.model.request_keys import keyed
 from pytest_mwbudget.model.results import RepeatedTest, RequestLine, Result, SurveyRun
 from pytest_mwbudget.model.runs import Provenance, Run
-from pytest_mwbudget.report import benchmark, comparison, html, junit, markdown, versus
+from pytest_mwbudget.report import benchmark, comparison, gfm, html, junit, lines, markdown, versus
 from pytest_mwbudget.report import json as report_json
 from pytest_mwbudget.report.github import annotation, level
 from pytest_mwbudget.report.overview import together
-from pytest_mwbudget.report.terminal import Line, failure, left_out, one_line, run
+from pytest_mwbudget.report.terminal import failure, left_out, one_line, run
 from pytest_mwbudget.session.baseline import since_of
 
 FOLDER = Path(__file__).parent / "golden"
@@ -106,7 +106,7 @@ def terminal(measured: Measured, width: int, verbosity: int) -> str:
     return _text([*run(measured, "CPython 3.13", width, verbosity), *left_out(LEFT_OUT, verbosity)])
 
 
-def _text(lines: Sequence[Line] | Iterator[Line]) -> str:
+def _text(lines: Iterable[lines.Line]) -> str:
     return "".join(f"{line.style or '-'}\t{line.text}\n" for line in lines)
 
 
@@ -153,8 +153,8 @@ def _comparisons(measured: Measured) -> Iterator[tuple[str, str]]:
     found = compare(merged(before), merged(after), parsed(ALLOWED, "--fail"))
     since = since_of("before", before, found)
     for width in WIDTHS:
-        yield f"compare-{width}.txt", _text(comparison.lines(found, since, width))
-    yield "compare.md", comparison.markdown(found, since)
+        yield f"compare-{width}.txt", _text(lines.render(comparison.for_terminal(found, since), width))
+    yield "compare.md", gfm.render(comparison.for_page(found, since), gfm.MAX_COMMENT, comparison.left_out)
 
 
 def _of_speed(result: Result) -> RequestFigures:
@@ -165,9 +165,10 @@ def _pairs(measured: Measured) -> Iterator[tuple[str, str]]:
     sides = [{key: _of_speed(result) for key, result in keyed(side)} for side in (measured, later(measured))]
     pairs = [Pair(*sides)] * 8
     found = versus.Versus(("base against HEAD",), compare_pairs(pairs, 3, parsed(ALLOWED, "--fail"), last=True))
+    document = versus.document(found)
     for width in WIDTHS:
-        yield f"versus-{width}.txt", _text(versus.terminal(found, width))
-    yield "versus.md", versus.markdown(found)
+        yield f"versus-{width}.txt", _text(lines.render(document, width))
+    yield "versus.md", gfm.render(document)
 
 
 def rewritten() -> str:

@@ -71,7 +71,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def layers(page: Browser, table: str = "#m1-time + .scroll") -> list[str]:
     """List the first column of a table, in the displayed order."""
-    return page.texts(f"{table} tbody th .name")
+    return page.texts(f"{table} tbody th span.name")
 
 
 # ---- the browser itself ------------------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ from pytest_mwbudget.comparison.two_runs import compare
 from pytest_mwbudget.model.changes import Since
 from pytest_mwbudget.model.results import Count, RequestLine, Result
 from pytest_mwbudget.model.runs import Commit, Provenance
-from pytest_mwbudget.report.comparison import markdown
+from pytest_mwbudget.report import gfm
+from pytest_mwbudget.report.comparison import for_page, left_out
 from pytest_mwbudget.report.json import document, to_json
 
 from .test_comparison import counts, layer, result, stored
@@ -96,7 +97,7 @@ def test_the_markdown_has_what_grew_and_the_requests_that_changed(files: tuple[s
 
 def test_the_markdown_fits_into_a_comment_and_says_what_it_left_out() -> None:
     many = [stored(side, *((f"t{n}", one) for n in range(400))) for side, one in (("a", BEFORE), ("b", AFTER))]
-    text = markdown(compare(merged(many[:1]), merged(many[1:])), Since("a"), limit=20_000)
+    text = gfm.render(for_page(compare(merged(many[:1]), merged(many[1:])), Since("a")), 20_000, left_out)
     assert 15_000 < len(text.encode()) <= 20_000
     assert "more sections are left out: there is no room here." in text
 
@@ -104,7 +105,9 @@ def test_the_markdown_fits_into_a_comment_and_says_what_it_left_out() -> None:
 def test_no_name_of_the_app_becomes_markup() -> None:
     odd = "<script>|`*x*`@user"
     before, after = (result(layer(odd, us)) for us in (10.0, 90.0))
-    text = markdown(compare(merged([stored("a", (odd, before))]), merged([stored("b", (odd, after))])), Since(odd))
+    text = gfm.render(
+        for_page(compare(merged([stored("a", (odd, before))]), merged([stored("b", (odd, after))])), Since(odd))
+    )
     html = MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(text)
     assert "<script>" not in html
     assert "<em>" not in html

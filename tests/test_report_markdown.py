@@ -15,8 +15,9 @@ from markdown_it import MarkdownIt
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import HotFunction, Judged, Occupation, RequestLine, Result, Verdict
 from pytest_mwbudget.report.advice import advise
+from pytest_mwbudget.report.gfm import code, plain
 from pytest_mwbudget.report.json import document, to_json
-from pytest_mwbudget.report.markdown import code, plain, render
+from pytest_mwbudget.report.markdown import render
 
 from .canned import but
 from .test_report_schema import PROFILE

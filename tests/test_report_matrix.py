@@ -9,12 +9,14 @@ import pytest
 
 from pytest_mwbudget.model.results import Count, LayerReport, RequestLine, Result
 from pytest_mwbudget.model.stack import Origin
+from pytest_mwbudget.report.document import Cell, plain
 from pytest_mwbudget.report.html import render as html
 from pytest_mwbudget.report.json import document, to_json
+from pytest_mwbudget.report.lines import Line, laid_out
 from pytest_mwbudget.report.markdown import MOST_ROUTES
 from pytest_mwbudget.report.markdown import render as markdown
-from pytest_mwbudget.report.matrix import Cell, Matrix, matrices
-from pytest_mwbudget.report.overview import matrix as lines_of
+from pytest_mwbudget.report.matrix import Matrix, matrices
+from pytest_mwbudget.report.overview import matrix
 
 from .canned import but
 from .test_report_html import read
@@ -48,9 +50,21 @@ def only(*results: Result) -> Matrix:
     return found
 
 
+def lines_of(found: Matrix, width: int) -> list[Line]:
+    return [*laid_out([matrix(found, width - 1)], width - 1)]
+
+
 def cells(found: Matrix, name: str) -> list[Cell]:
-    (line,) = (line for line in found.lines if line.name == name)
-    return list(line.cells)
+    (row,) = (row for row in found.table.rows if row.cells[0].text == name)
+    return [*row.cells[2:]]
+
+
+def titles(found: Matrix) -> list[str]:
+    return [plain(column.title) for column in found.table.columns[2:]]
+
+
+def names(found: Matrix) -> list[str]:
+    return [plain(row.cells[0].text) for row in found.table.rows]
 
 
 # ---- the view -----------------------------------------------------------------------------------------------------
@@ -59,26 +73,26 @@ def cells(found: Matrix, name: str) -> list[Cell]:
 def test_one_result_makes_no_matrix_and_two_of_one_stack_make_one() -> None:
     assert matrices([]) == []
     assert matrices([HEALTH]) == []
-    assert [route.title for route in only(HEALTH, SEARCH).routes] == ["GET /health", "GET /search?q=a"]
+    assert titles(only(HEALTH, SEARCH)) == ["GET /health", "GET /search?q=a"]
 
 
 def test_results_that_share_no_layer_are_not_of_one_app() -> None:
     other = request("/other", row(0, "Other", 3.0))
     assert matrices([HEALTH, other]) == []
     bare = request("/bare")
-    assert len(only(HEALTH, other, bare, SEARCH).routes) == 2
+    assert len(only(HEALTH, other, bare, SEARCH).places) == 2
 
 
 def test_results_are_together_if_a_third_one_connects_them() -> None:
     first, last = request("/a", row(0, "A", 1.0)), request("/b", row(0, "B", 1.0))
     between = request("/c", row(0, "A", 1.0), row(1, "B", 1.0))
-    assert len(only(first, last, between).routes) == 3
-    assert [len(group.routes) for group in matrices([first, last, replace(last)])] == [2]
+    assert len(only(first, last, between).places) == 3
+    assert [len(group.places) for group in matrices([first, last, replace(last)])] == [2]
 
 
 def test_the_costliest_route_comes_first_and_knows_its_place() -> None:
     found = only(SEARCH, REFUSED, HEALTH)
-    assert [(route.title, route.place) for route in found.routes] == [
+    assert [*zip(titles(found), found.places, strict=True)] == [
         ("GET /health", 2),
         ("GET /search?q=a", 0),
         ("GET /admin 401", 1),
@@ -87,36 +101,37 @@ def test_the_costliest_route_comes_first_and_knows_its_place() -> None:
 
 def test_a_route_has_its_template_and_equal_titles_have_numbers() -> None:
     one, other = (request(f"/orders/{i}", ERRORS, total=9 - i, route="/orders/{id}") for i in (1, 2))
-    assert [route.title for route in only(one, other).routes] == ["GET /orders/{id} (1)", "GET /orders/{id} (2)"]
+    assert titles(only(one, other)) == ["GET /orders/{id} (1)", "GET /orders/{id} (2)"]
 
 
 def test_the_lines_are_in_the_order_of_the_stacks_between_outside_and_total() -> None:
     found = only(HEALTH, SEARCH, REFUSED)
-    names = [line.name for line in found.lines]
-    assert names == ["(outside)", "Errors", "CORS", "GZip", "Auth", "(endpoint)", "(total)"]
-    assert [line.whose for line in found.lines] == ["", "starlette", "starlette", "", "own", "", ""]
+    assert names(found) == ["(outside)", "Errors", "CORS", "GZip", "Auth", "(endpoint)", "(total)"]
+    assert [row.cells[1].text for row in found.table.rows] == ["", "starlette", "starlette", "", "own", "", ""]
 
 
 def test_layers_of_one_name_and_two_modules_have_a_line_each() -> None:
     other = replace(GZIP, layer=replace(GZIP.layer, qualname="elsewhere.GZip"))
     found = only(SEARCH, request("/b", ERRORS, CORS, other, total=200))
-    assert [line.qualname for line in found.lines if line.name == "GZip"] == ["shop.middleware.GZip", "elsewhere.GZip"]
+    assert [row.cells[0].why for row in found.table.rows if row.cells[0].text == "GZip"] == [
+        "shop.middleware.GZip",
+        "elsewhere.GZip",
+    ]
 
 
 def test_a_cell_has_time_and_tasks_and_the_costliest_layer_is_marked() -> None:
     found = only(HEALTH, SEARCH)
     auth, without = cells(found, "Auth")
-    assert auth.figure is not None
-    assert (auth.figure.value, auth.spawned, auth.costliest) == (130.0, "1 task", True)
-    assert (without.figure, without.missing, without.spawned) == (None, "not in this stack", "")
-    assert [cell.costliest for cell in cells(found, "CORS")] == [False, True]
-    assert [cell.costliest for cell in cells(found, "(total)")] == [False, False]
+    assert (auth.value, auth.details, auth.tone) == (130.0, ("1 task",), "most")
+    assert (without.value, without.why, without.details) == (None, "not in this stack", ())
+    assert [cell.tone for cell in cells(found, "CORS")] == [None, "most"]
+    assert [cell.tone for cell in cells(found, "(total)")] == [None, None]
 
 
 def test_what_has_no_figure_says_why() -> None:
     merged = row(2, "Auth", None, merged_with="CORS", merged_because="no probe")
     found = only(HEALTH, REFUSED, request("/m", ERRORS, merged, total=20), request("/u", row(2, "Auth", None), total=9))
-    assert [cell.missing for cell in cells(found, "Auth")] == [
+    assert [cell.why for cell in cells(found, "Auth")] == [
         "",
         "not entered",
         "measured with another layer",
@@ -127,7 +142,7 @@ def test_what_has_no_figure_says_why() -> None:
 def test_the_tasks_of_a_cell_may_vary_or_be_many() -> None:
     varying = replace(AUTH, counts=replace(NONE, tasks=Count(3, 2, 4, {})))
     found = only(HEALTH, request("/v", varying, total=9))
-    assert [cell.spawned for cell in cells(found, "Auth")] == ["1 task", "~3 tasks"]
+    assert [cell.details for cell in cells(found, "Auth")] == [("1 task",), ("~3 tasks",)]
 
 
 def test_names_are_shortened_for_more_routes() -> None:
@@ -154,14 +169,14 @@ def test_where_nothing_was_timed_the_cells_have_objects() -> None:
     more = replace(more, request=RequestLine("GET", "/b"))
     found = only(some, more)
     assert found.quantity.title == "objects"
-    assert [cell.figure and cell.figure.value for cell in cells(found, "Auth")] == [7, 90]
+    assert [cell.value for cell in cells(found, "Auth")] == [7, 90]
 
 
 def test_the_first_routes_are_without_the_layers_of_the_others() -> None:
     found = only(HEALTH, SEARCH).first(1)
-    assert [route.title for route in found.routes] == ["GET /health"]
-    assert [line.name for line in found.lines] == ["(outside)", "Errors", "CORS", "Auth", "(endpoint)", "(total)"]
-    assert {len(line.cells) for line in found.lines} == {1}
+    assert titles(found) == ["GET /health"]
+    assert names(found) == ["(outside)", "Errors", "CORS", "Auth", "(endpoint)", "(total)"]
+    assert {len(row.cells) for row in found.table.rows} == {3}
 
 
 # ---- the reports --------------------------------------------------------------------------------------------------
@@ -176,10 +191,10 @@ def test_the_terminal_shows_the_routes_by_number_and_explains_the_signs() -> Non
         "   1  GET /health",
         "   2  GET /search?q=a",
         "   3  GET /admin 401",
-        "layer       from               1       2      3",
+        "layer       from              1       2      3",
     ]
-    assert shown[6] == "Errors      starlette       0.50    0.50   0.50"
-    assert shown[9] == "Auth        own         130.0 1t*             -"
+    assert shown[6] == "Errors      starlette      0.50    0.50   0.50"
+    assert shown[9] == "Auth        own        130.0 1t*             -"
     assert shown[12:] == [
         "*: costliest layer of its route; 1t: spawns 1 task; -: not entered; empty: not",
         "  in the stack of the route",

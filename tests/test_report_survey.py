@@ -12,12 +12,12 @@ import pytest
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import LayerReport, RepeatedTest, RequestLine, Result, SurveyRun
 from pytest_mwbudget.model.stack import Origin
+from pytest_mwbudget.report.document import Cell, plain
 from pytest_mwbudget.report.html import render as html
 from pytest_mwbudget.report.json import document, left_out, left_out_to_json, measured, surveyed, to_json
 from pytest_mwbudget.report.markdown import render as markdown
 from pytest_mwbudget.report.overview import survey as lines_of
 from pytest_mwbudget.report.survey import Survey, survey
-from pytest_mwbudget.report.table import US, Figure
 
 from .test_report_html import read
 from .test_report_json import RESULT
@@ -46,75 +46,94 @@ def of(*results: Result, run: SurveyRun = RUN) -> Survey:
     return survey(run, results, [])
 
 
-def value(us: Figure | None) -> float:
-    assert us is not None
-    return us.value
+def layers(found: Survey) -> list[dict[str, Cell]]:
+    """Return the cells of each layer by the titles of their columns, without intervals."""
+    titles = [plain(column.title) for column in found.layers.columns]
+    return [dict(zip(titles, row.cells, strict=True)) for row in found.layers.rows]
+
+
+def values(layer: dict[str, Cell], *titles: str) -> list[object]:
+    return [layer[title].value for title in titles]
+
+
+def names(found: Survey) -> list[str]:
+    return [plain(layer["layer"].text) for layer in layers(found)]
 
 
 def test_a_layer_class_has_its_typical_and_its_worst_route() -> None:
     found = of(FAST, SLOW, MIDDLE)
-    first, second = found.layers
-    assert (first.name, first.routes, first.worst_route) == ("Auth", 3, 1)
-    assert (value(first.typical), value(first.worst)) == (20, 50)
-    assert (first.objects, first.tasks) == (40, 1)
-    assert (second.name, second.routes, value(second.worst), second.worst_route) == ("GZip", 2, 8, 2)
-    assert [route.title for route in found.routes] == ["GET /slow", "GET /middle", "GET /fast"]
-    assert [(route.number, route.place) for route in found.routes] == [(1, 1), (2, 2), (3, 0)]
+    first, second = layers(found)
+    assert names(found) == ["Auth", "GZip"]
+    assert values(first, "routes", "µs", "worst µs", "objects", "tasks") == [3, 20, 50, 40, 1]
+    assert (first["worst on"].text, first["worst on"].brief) == ("GET /slow", "1")
+    assert values(second, "routes", "worst µs") == [2, 8]
+    assert (second["worst on"].text, second["worst on"].brief) == ("GET /middle", "2")
+    routes = [plain(row.cells[0].text).split(maxsplit=1) for row in found.routes.rows]
+    assert routes == [["1", "GET /slow"], ["2", "GET /middle"], ["3", "GET /fast"]]
+    assert found.numbers == {1: 1, 2: 2, 0: 3}
+
+
+def times(found: Survey) -> list[str]:
+    """Return the typical and the worst time of the only layer, with their intervals."""
+    (row,) = found.layers.rows
+    return [plain(cell.text) for cell in row.cells[3:7]]
 
 
 def test_a_median_is_between_the_medians_of_the_ends() -> None:
     """If every interval holds its time, the median of the times is in this one."""
     intervals = Estimate(60, 30, 90), Estimate(20, 19, 22), Estimate(40, 38, 41)
-    (found,) = of(*(request(f"/{i}", replace(auth(1), us=us)) for i, us in enumerate(intervals))).layers
-    assert (found.typical, found.worst) == (Figure(US, 40, 30, 41), Figure(US, 60, 30, 90))
+    found = of(*(request(f"/{i}", replace(auth(1), us=us)) for i, us in enumerate(intervals)))
+    assert times(found) == ["40.0", "30.0 … 41.0", "60.0", "30.0 … 90.0"]
     unknown = replace(auth(1), us=Estimate(50, -math.inf, math.inf))
-    (found,) = of(request("/a", unknown)).layers
-    assert found.typical is None
-    (found,) = of(request("/a", replace(auth(1), us=intervals[0])), FAST).layers
-    assert found.typical == Figure(US, 35, (30 + 9.6) / 2, (90 + 10.4) / 2)
+    assert times(of(request("/a", unknown))) == ["–"] * 4
+    found = of(request("/a", replace(auth(1), us=intervals[0])), FAST)
+    assert times(found)[:2] == ["35.0", "19.8 … 50.2"]
 
 
 def test_the_layer_that_takes_the_most_time_in_all_comes_first() -> None:
     rare, often = row(1, "Rare", 70.0), row(0, "Often", 30.0)
     found = of(*(request(f"/{i}", often) for i in range(5)), request("/rare", often, rare))
-    assert [one.name for one in found.layers] == ["Often", "Rare"]
+    assert names(found) == ["Often", "Rare"]
 
 
 def test_a_class_that_stands_twice_in_a_stack_is_one_class() -> None:
     both = auth(6, 0), auth(9, 1)
     twice = [replace(one, layer=replace(one.layer, name=f"Auth#{i}")) for i, one in enumerate(both, 1)]
-    (found,) = of(request("/", *twice)).layers
-    assert (found.name, found.routes, value(found.typical), value(found.worst)) == ("Auth", 1, 7.5, 9)
+    found = of(request("/", *twice))
+    assert names(found) == ["Auth"]
+    assert values(layers(found)[0], "routes", "µs", "worst µs") == [1, 7.5, 9]
 
 
 def test_two_functions_of_one_name_are_two_classes() -> None:
     other = auth(7)
     other = replace(other, layer=replace(other.layer, qualname="elsewhere.Auth", origin=STARLETTE))
     found = of(FAST, request("/b", other))
-    assert [(one.name, one.whose) for one in found.layers] == [("Auth", ""), ("Auth", "starlette")]
+    assert [(layer["layer"].text, layer["from"].text) for layer in layers(found)] == [
+        ("Auth", ""),
+        ("Auth", "starlette"),
+    ]
 
 
 def test_what_a_request_does_not_enter_is_not_counted() -> None:
     refused = request("/no", row(0, "Auth", None, entered=False), total=5)
     merged = request("/merged", row(0, "Auth", None, merged_with="GZip", merged_because="no probe"), total=5)
-    (found,) = of(FAST, refused, merged).layers
-    assert found.routes == 1
+    (found,) = layers(of(FAST, refused, merged))
+    assert found["routes"].value == 1
 
 
 def test_a_route_has_its_total_its_endpoint_and_the_share_of_its_layers() -> None:
-    (route,) = of(MIDDLE).routes
-    assert route.total is not None
-    assert route.endpoint is not None
-    assert (route.total.value, route.endpoint.value, route.share) == (100, 41, pytest.approx(0.28))
+    (route,) = of(MIDDLE).routes.rows
+    assert [route.cells[place].value for place in (1, 3, 4)] == [100, 41, pytest.approx(0.28)]
 
 
 def test_requests_that_were_only_counted_have_no_times_and_are_said() -> None:
     only = replace(counted(layer_row("Auth", counts=replace(NONE, objects=same(7)))), surveyed=True)
     found = of(only)
     assert found.counted_only == 1
-    (one,), (route,) = found.layers, found.routes
-    assert (one.typical, one.worst, one.worst_route, one.objects) == (None, None, None, 7)
-    assert (route.total, route.share) == (None, None)
+    (layer,), (route,) = layers(found), found.routes.rows
+    assert values(layer, "µs", "worst µs", "objects") == [None, None, 7]
+    assert layer["worst on"].text == ""
+    assert [cell.text for cell in route.cells[1:]] == ["–", "–", "–", "–"]
     assert "1 of them were only counted" in text(only)
 
 

@@ -40,8 +40,9 @@ from pytest_mwbudget.model.results import (
 from pytest_mwbudget.model.stack import Layer, Origin
 from pytest_mwbudget.report.advice import BASE_HTTP, advise
 from pytest_mwbudget.report.github import annotation
+from pytest_mwbudget.report.lines import STYLES
 from pytest_mwbudget.report.table import US, Figure
-from pytest_mwbudget.report.terminal import STYLES, failure, one_line, run, table
+from pytest_mwbudget.report.terminal import failure, one_line, run, table
 from pytest_mwbudget.report.text import amount, distinct, figure, printable, shortened, size, wrapped
 from pytest_mwbudget.report.view import view
 

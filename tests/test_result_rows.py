@@ -36,6 +36,7 @@ from pytest_mwbudget.report.view import view
 
 from .canned import but
 from .test_comparison import RUN, about, counts, layer, result
+from .test_report_html import read as read_page
 from .test_report_schema import misfits, written
 
 
@@ -320,6 +321,18 @@ def test_junit_has_the_figures_under_load_and_the_layer_over_its_share() -> None
         "mw_budget.load_worst_layer": "Over",
         "mw_budget.load_worst_layer_rps_share": 0.05,
     }
+
+
+def test_the_page_has_one_table_of_an_app_under_load_and_sorts_its_budgets_by_number() -> None:
+    judged = Judged(0.05, "pass")
+    shown = replace(loaded(share(0.04, judged=judged)), endpoint=EndpointReport((part("handler"),)))
+    page = read_page(html(document([to_json(shown, "t")])))
+    titles = [title.text for title in page.all("h3")]
+    assert "Time inside the endpoint" in titles
+    (table,) = (table for table in page.all("table") if any("load" in name for name in table.classes))
+    assert [title for title in titles if "nder load" in title] == ["Under load, 100 clients"]
+    budget = table.all("tbody")[0].all("td")[2]
+    assert (budget.text, budget.attributes["data-value"]) == ("5.0%", "0.05")
 
 
 def test_the_json_of_every_figure_keeps_the_schema_and_is_read_again() -> None:

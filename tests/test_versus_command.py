@@ -21,7 +21,8 @@ from pytest_mwbudget.model.changes import Change, ChangeWord, word_for
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.request_keys import RequestKey
 from pytest_mwbudget.processes import ENDINGS
-from pytest_mwbudget.report.versus import Versus, markdown, terminal, told
+from pytest_mwbudget.report import gfm, lines
+from pytest_mwbudget.report.versus import Versus, document, told
 from pytest_mwbudget.versus import comparing
 from pytest_mwbudget.versus.repository import GITLAB_COMMITS
 
@@ -204,6 +205,14 @@ def test_workers_of_xdist_measure_their_own_side(project: Project, versus: Run) 
 
 
 # ---- the report ------------------------------------------------------------------------------------------------------
+
+
+def terminal(comparison: Versus, width: int) -> list[lines.Line]:
+    return [*lines.render(document(comparison), width)]
+
+
+def markdown(comparison: Versus) -> str:
+    return gfm.render(document(comparison))
 
 
 def exactly(value: float) -> Estimate:

@@ -11,7 +11,8 @@ from ..comparison.allowed import parsed
 from ..comparison.merging import merged
 from ..comparison.two_runs import compare
 from ..config.table import SETTINGS
-from ..report.comparison import lines, markdown
+from ..report import gfm, lines
+from ..report.comparison import for_page, for_terminal, left_out
 from ..session.artifacts import MARKDOWN, put
 from ..session.baseline import since_of
 from ..session.stored import files_in, located, stored_runs
@@ -34,7 +35,7 @@ def main(command_line: Mapping[str, Any]) -> int:
     comparison = compare(merged(before), merged(after), allowed)
     since = since_of(name, before, comparison)
     for page in files.values():
-        put(page, markdown(comparison, since))
-    for line in lines(comparison, since, shutil.get_terminal_size().columns):
+        put(page, gfm.render(for_page(comparison, since), gfm.MAX_COMMENT, left_out))
+    for line in lines.render(for_terminal(comparison, since), shutil.get_terminal_size().columns):
         print(line.text)
     return FAILED if since.grown else PASSED

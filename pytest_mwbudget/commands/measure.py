@@ -25,9 +25,9 @@ from ..model.estimate import Seconds
 from ..model.remedies import TimeOption
 from ..model.results import RequestLine, Result
 from ..report.json import left_out_to_json
+from ..report.lines import laid_out, line_width, row_of
 from ..report.matrix import matrices
 from ..report.overview import matrix
-from ..report.terminal import Line
 from ..report.text import printable, shortened
 from ..session.artifacts import STORED, Output
 from ..session.turns import Turns
@@ -119,25 +119,25 @@ class Measuring:
     def count(self) -> None:
         """Count every request, and print a row for each as soon as it is known. The first one may exceed the time."""
         width = min(MOST_NAME, max(len(printable(request.name)) for request in self.requests))
-        titles = "".join(f"{title:>{COUNT_WIDTH}}" for title in ("status", "objects", "tasks", "layers"))
-        self._print(f"{'per request':{width}}{titles}  most objects")
+        widths = (-width, *[COUNT_WIDTH] * 4, -1)
+        self._print(row_of(("per request", "status", "objects", "tasks", "layers", "  most objects"), widths))
         late: list[Wanted] = []
         for place, wanted in enumerate(self.requests):
             if place and self.budget.left_s <= 0:
                 self.left_out[place] = self.over
                 late.append(wanted)
                 continue
-            name, begin = f"{shortened(wanted.name, width):{width}}", perf_counter_ns()
+            name, begin = shortened(wanted.name, width), perf_counter_ns()
             schedule = _hurried(self.schedule, self.budget.left_s / (len(self.requests) - place))
             result = self._tried(place, replace(self._settings(wanted), timed=False), Environment(schedule=schedule))
             self.counting_s[place] = (perf_counter_ns() - begin) / NS_PER_S
             if result is None:
                 # The row has the request already; the whole reason is in the files.
                 reason = self.left_out[place].removeprefix(f"{wanted.method} {wanted.url}").lstrip(" :")
-                self._print(f"{name}  not measured: {reason.partition('; ')[0]}")
+                self._print(f"{name:{width}}  not measured: {reason.partition('; ')[0]}")
             else:
                 self.results[place] = result
-                self._print(f"{name}{_counts(result)}")
+                self._print(row_of((name, *_counts(result)), widths))
         if late:
             self._print(f"not measured, because {self.over}: {_named(late)}")
         self._print("")
@@ -251,19 +251,16 @@ def _untimed(counted: Result, reason: str) -> Result:
     return replace(counted, notes=(*counted.notes, f"Not timed: {reason}"))
 
 
-def _counts(result: Result) -> str:
-    """Return the counts of a whole request as the end of its row."""
+def _counts(result: Result) -> tuple[str, ...]:
+    """Return the counts of a whole request, and the layer that creates the most objects."""
     total = result.total.counts
     assert total is not None
     counts = [str(count.count) if count else "-" for count in (total.objects, total.tasks)]
-    row = "".join(f"{cell:>{COUNT_WIDTH}}" for cell in (str(result.status), *counts, str(len(result.layers))))
     created = [
         (layer.counts.objects.count, layer.name) for layer in result.layers if layer.counts and layer.counts.objects
     ]
-    if not created:
-        return row
-    objects, name = max(created)
-    return f"{row}  {name}: {objects}"
+    objects, name = max(created, default=(0, ""))
+    return str(result.status), *counts, str(len(result.layers)), f"  {name}: {objects}" if created else ""
 
 
 def _raised(error: Exception) -> str:
@@ -280,10 +277,11 @@ def _report(app: str, measuring: Measuring, files: Mapping[Output, Path], termin
     results = [(app, measuring.results[place]) for place in sorted(measuring.results)]
     if results:
         overviews = matrices([result for _, result in results])
-        shown = {route.place for overview in overviews for route in overview.routes}
+        shown = {place for overview in overviews for place in overview.places}
         for overview in overviews:
-            lines = [*matrix(overview, shutil.get_terminal_size().columns), Line("")]
-            print("\n".join(line.text for line in lines), file=terminal)
+            width = line_width(shutil.get_terminal_size().columns)
+            lines = laid_out([matrix(overview, width)], width)
+            print("\n".join(line.text for line in lines), end="\n\n", file=terminal)
         print_tables(results, terminal, verbosity, shown)
         if shown and not verbosity:
             print("-v shows the table of each request", file=terminal)

@@ -14,8 +14,8 @@ from ..config.checks import seconds
 from ..errors import SettingError
 from ..interpreter.clocks import perf_counter
 from ..processes import endings_interrupt
-from ..report.terminal import Line
-from ..report.versus import Versus, markdown, terminal
+from ..report import gfm, lines
+from ..report.versus import Versus, document
 from ..session.artifacts import MARKDOWN, put
 from ..versus.comparing import Comparing
 from ..versus.origin import Origin
@@ -40,9 +40,10 @@ def main(command_line: Mapping[str, Any]) -> int:
             comparison, interrupted = _apps(command_line, allowed, end_s)
         else:
             comparison, interrupted = _commits(command_line, allowed, end_s)
+    report = document(comparison)
     for path in files.values():
-        put(path, markdown(comparison))
-    for line in terminal(comparison, shutil.get_terminal_size().columns):
+        put(path, gfm.render(report))
+    for line in lines.render(report, shutil.get_terminal_size().columns):
         print(_coloured(line))
     if interrupted:
         return INTERRUPTED
@@ -135,7 +136,7 @@ def _progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _coloured(line: Line) -> str:
+def _coloured(line: lines.Line) -> str:
     codes = {"red": 31, "yellow": 33, "green": 32}
     if line.style not in codes or not sys.stdout.isatty() or "NO_COLOR" in os.environ:
         return line.text

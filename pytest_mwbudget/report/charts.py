@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..comparison.figures import is_part
 from ..comparison.history import Past, Series
-from ..model.changes import BETTER, WORSE
 from ..model.estimate import Estimate
 from ..model.quantities import TRAITS, UNDER_LOAD, Traits
 from ..model.runs import Run
 from .change_text import cell
+from .document import tone_of
 from .text import formatted
 
 # A chart covers at least this share of the largest figure, so that noise does not fill it.
@@ -47,7 +47,7 @@ def _chart(series: Series, runs: Sequence[Run]) -> dict[str, Any]:
     column = TRAITS[series.quantity]
     known = [point for point in series.points if point is not None]
     low, high = _span([point.estimate for point in known])
-    tones = {step.place: _tone(step.change.word) for step in series.steps}
+    tones = {step.place: tone_of(step.change.word) or "step" for step in series.steps}
     return {
         "row": series.row,
         "quantity": column.title,
@@ -65,12 +65,8 @@ def _span(values: Sequence[float]) -> tuple[float, float]:
     return (low - missing / 2, high + missing / 2) if missing > 0 else (low, high)
 
 
-def _tone(word: str) -> str:
-    return "worse" if word in WORSE else "better" if word in BETTER else "step"
-
-
 def _marks(
-    series: Series, runs: Sequence[Run], column: Traits, low: float, high: float, tones: dict[int, str]
+    series: Series, runs: Sequence[Run], column: Traits, low: float, high: float, tones: Mapping[int, str]
 ) -> Iterator[dict[str, Any]]:
     def across(place: int) -> str:
         return f"{100 * (place + 0.5) / len(runs):.2f}%"

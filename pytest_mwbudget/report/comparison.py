@@ -1,4 +1,4 @@
-"""Changes between two runs: cells and sentences for all reports, and the output of `mwbudget compare`."""
+"""What `mwbudget compare` found as a document, and the sentences on it for all reports. Pure."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from ..comparison.allowed import limited_as
 from ..comparison.outcome import Comparison, RequestChanges
 from ..errors import tagged
-from ..model.changes import BETTER, WORSE, Change, Since
-from ..model.request_keys import RequestKey
+from ..model.changes import Change, Since
 from ..model.results import Result
 from .change_text import MOST_NAMES, about, of_rows, sentence, share, signed, span, summed, without_implied
-from .markdown import code, heads, plain, row_of
-from .terminal import MAX_WIDTH, MIN_NAME, Line
-from .text import distinct, figure, listed, printable, wrapped
+from .document import Block, Bullets, Cell, Code, Column, Paragraph, Section, Table, TableRow, Text, cells, tone_of
+from .text import figure, listed
 
-STYLES = {**dict.fromkeys(WORSE, "red"), **dict.fromkeys(BETTER, "green")}
-SHARE = "%"
-COLUMNS = ("before µs", "after µs", "change", SHARE, "interval")
+COLUMNS = (
+    Column("layer"),
+    Column("before µs"),
+    Column("after µs"),
+    Column("change"),
+    Column("%", joins=True),
+    Column("interval"),
+    Column("", align="left"),
+)
 
 
 def grown_sentences(comparison: Comparison) -> Iterator[str]:
@@ -47,120 +51,71 @@ def reasons(changes: Iterable[Change]) -> Iterator[str]:
         yield f"{', '.join(parts)}: {reason}"
 
 
-# ---- the terminal ---------------------------------------------------------------------------------------------------
+# ---- documents ------------------------------------------------------------------------------------------------------
 
 
-def lines(comparison: Comparison, since: Since, width: int) -> Iterator[Line]:
-    """Lay out a comparison: what was compared, the changes of each request, and what grew by too much."""
-    width = min(width, MAX_WIDTH) - 1
-    yield from (Line(text) for message in about(since) for text in wrapped(message, width))
-    for request in comparison.requests:
-        yield Line("")
-        yield from _request(request, width)
-    if since.grown or since.unjudged:
-        yield Line("")
-    yield from verdict(since, width)
+def for_terminal(comparison: Comparison, since: Since) -> Section:
+    """Make a document with what was compared, every request, and at the end, where it is seen, what grew too much."""
+    sections = [_section(request) for request in _without_implied(comparison)]
+    blocks: list[Block] = [Bullets([*map(Paragraph, about(since))]), *sections]
+    return Section("", [*blocks, Bullets(judged)] if (judged := _judged(since)) else blocks)
 
 
-def compared_run(since: Since, failing: Sequence[tuple[str, Result]], width: int) -> Iterator[Line]:
-    """Lay out what a run was compared with, and what grew by too much.
+def for_page(comparison: Comparison, since: Since) -> Section:
+    """Make a document with what grew by too much, the requests that changed, and the names of the others."""
+    requests = _without_implied(comparison)
+    changed = [_section(request) for request in requests if any(change.changed for change in request.changes)]
+    same = [key for key, changes in requests if not any(change.changed for change in changes)]
+    title = f"mw-budget: {summed(change for _, changes in requests for change in changes)}"
+    blocks: list[Block] = [Bullets([*_judged(since), *map(Paragraph, about(since))]), *changed]
+    if same:
+        names = Bullets([Paragraph((Code(key.nodeid), " ", Code(key.request))) for key in same])
+        were = "1 request" if len(same) == 1 else f"{len(same)} requests"
+        blocks.append(Section(f"{were} without a certain change", [names], folded=True))
+    return Section(title, blocks, level=2)
+
+
+def left_out(number: int, of: int) -> Text:
+    """Say how many sections of a page were left out."""
+    reason = f"{number} more sections are left out: there is no room here. "
+    return reason, Code("mwbudget compare"), " prints them all."
+
+
+def of_run(since: Since, failing: Sequence[tuple[str, Result]]) -> Section:
+    """Make a document with what a run was compared with, and what grew by too much.
 
     The tables of the run have the changes, but not those of `failing` tests, which are given with their ids.
     """
-    width = min(width, MAX_WIDTH) - 1
-    yield from (Line(text) for message in about(since) for text in wrapped(message, width))
-    for nodeid, result in failing:
-        for change in of_rows(result.changes, timed=True):
-            yield from (Line(text) for text in wrapped(f"{nodeid} {result.label}: {change}", width))
-    yield from verdict(since, width)
-
-
-def verdict(since: Since, width: int) -> Iterator[Line]:
-    """Lay out which figures grew by more than is allowed, and which could not be judged."""
-    yield from (Line(text, "red") for message in since.grown for text in wrapped(message, width))
-    yield from (Line(text, "yellow") for message in since.unjudged for text in wrapped(message, width))
-
-
-def _request(request: RequestChanges, width: int) -> Iterator[Line]:
-    changes = without_implied(request.changes)
-    yield Line(printable(f"{' '.join(request.key)}: {summed(changes)}"), "bold")
-    times = [change for change in changes if change.quantity == "us" and change.reason is None]
-    if times:
-        yield from _times(times, width)
-    yield from (Line(text) for row_sentence in of_rows(changes, timed=False) for text in wrapped(row_sentence, width))
-    yield from (Line(text) for reason in reasons(changes) for text in wrapped(reason, width))
-
-
-def _times(changes: Sequence[Change], width: int) -> Iterator[Line]:
-    """Lay out times before and after. A narrow terminal has no room for percentages."""
-    cells = [_cells(change) for change in changes]
-    longest, words = (
-        max(map(len, texts)) for texts in zip(*((change.row, change.word) for change in changes), strict=True)
+    changes = (
+        Paragraph(f"{nodeid} {result.label}: {change}")
+        for nodeid, result in failing
+        for change in of_rows(result.changes, timed=True)
     )
-    widths = [2 + max(map(len, column)) for column in zip(COLUMNS, *cells, strict=True)]
-    if longest + sum(widths) + 2 + words > width:
-        widths[COLUMNS.index(SHARE)] = 0
-    names = max(MIN_NAME, min(longest, width - sum(widths) - 2 - words))
-    briefer = distinct(["layer", *(change.row for change in changes)], names)
-    words_and_styles = [("", "bold"), *((change.word, STYLES.get(change.word, "")) for change in changes)]
-    for name, row, (word, style) in zip(briefer, (COLUMNS, *cells), words_and_styles, strict=True):
-        figures = "".join(f"{text:>{room}}" for text, room in zip(row, widths, strict=True) if room)
-        yield Line(f"{name.ljust(names)}{figures}  {word}".rstrip(), style)
+    return Section("", [Bullets([*map(Paragraph, about(since)), *changes, *_judged(since)])])
 
 
-def _cells(change: Change) -> tuple[str, ...]:
-    """Return the columns of a time: before, after, change, percentage, interval."""
+def _judged(since: Since) -> list[Paragraph]:
+    """Say which figures grew by more than is allowed, and which could not be judged."""
+    grown = [Paragraph(message, "fail") for message in since.grown]
+    return [*grown, *(Paragraph(message, "undecided") for message in since.unjudged)]
+
+
+def _without_implied(comparison: Comparison) -> list[RequestChanges]:
+    return [RequestChanges(key, without_implied(changes)) for key, changes in comparison.requests]
+
+
+def _section(request: RequestChanges) -> Section:
+    key, changes = request
+    title = (Code(key.nodeid), " ", Code(key.request), f": {summed(changes)}")
+    times = [change for change in changes if change.quantity == "us" and change.reason is None]
+    blocks: list[Block] = [Table(COLUMNS, [*map(_row, times)])] if times else []
+    sentences = [*map(Paragraph, (*of_rows(changes, timed=False), *reasons(changes)))]
+    return Section(title, [*blocks, Bullets(sentences)] if sentences else blocks)
+
+
+def _row(change: Change) -> TableRow:
     ends = (figure(end.estimate) if end else "" for end in (change.before, change.after))
     difference = signed(change, change.change.estimate) if change.change else ""
-    return (*ends, difference, share(change), span(change))
-
-
-# ---- Markdown -------------------------------------------------------------------------------------------------------
-
-# A comment on a pull request of GitHub has at most 65,536 characters.
-MAX_COMMENT = 65_000
-HEADS = ("layer", "before µs", "after µs", "change", "interval", "")
-
-
-def markdown(comparison: Comparison, since: Since, limit: int = MAX_COMMENT) -> str:
-    """Render a comparison as GitHub's Markdown: what grew by too much, then the requests that changed.
-
-    The text has at most `limit` bytes: if not all requests fit, the last ones are left out and a sentence says so.
-    """
-    requests = [(key, without_implied(changes)) for key, changes in comparison.requests]
-    head = [f"## mw-budget: {summed(change for _, changes in requests for change in changes)}"]
-    head += ["\n".join(f"- {plain(message)}" for message in (*since.grown, *since.unjudged, *about(since)))]
-    changed = [(key, changes) for key, changes in requests if any(change.changed for change in changes)]
-    same = [key for key, changes in requests if not any(change.changed for change in changes)]
-    sections = ["\n".join(_section(key, changes)) for key, changes in changed]
-    if same:
-        items = "\n".join(f"- {code(key.nodeid)} {code(key.request)}" for key in same)
-        were = "1 request" if len(same) == 1 else f"{len(same)} requests"
-        sections.append(f"<details><summary>{were} without a certain change</summary>\n\n{items}\n\n</details>")
-    kept: list[str] = []
-    for section in sections:
-        if len("\n\n".join([*head, *kept, section]).encode()) + len(_left_out(len(sections))) + 3 > limit:
-            break
-        kept.append(section)
-    if len(kept) < len(sections):
-        kept.append(_left_out(len(sections) - len(kept)))
-    return "\n\n".join([*head, *kept]) + "\n"
-
-
-def _left_out(sections: int) -> str:
-    return f"{sections} more sections are left out: there is no room here. `mwbudget compare` prints them all."
-
-
-def _section(key: RequestKey, changes: Sequence[Change]) -> Iterator[str]:
-    yield f"### {code(key.nodeid)} {code(key.request)}: {summed(changes)}"
-    yield ""
-    times = [change for change in changes if change.quantity == "us" and change.reason is None]
-    if times:
-        yield from heads("lrrrrl", *HEADS)
-        for change in times:
-            before, after, difference, percent, interval = _cells(change)
-            word = f"**{change.word}**" if change.word in WORSE else change.word
-            yield row_of(code(change.row), before, after, f"{difference} {percent}".strip(), interval, word)
-        yield ""
-    yield from (f"- {plain(row_sentence)}" for row_sentence in of_rows(changes, timed=False))
-    yield from (f"- {plain(reason)}" for reason in reasons(changes))
+    tone = tone_of(change.word)
+    figures = (*ends, difference, share(change), span(change))
+    return TableRow(cells(Code(change.row), *figures, Cell(change.word, tone)), tone)

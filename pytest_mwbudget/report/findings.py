@@ -11,8 +11,9 @@ from ..model.quantities import COUNTED, TRAITS, Quantity
 from ..model.remedies import BudgetPlace
 from ..model.results import Recorded, RecordedLimit, Verdict, worst
 from ..model.stack import ENDPOINT, TOTAL
+from .document import Paragraph
 from .table import Row
-from .text import amount, bound, figure, whole
+from .text import amount, bound, figure, listed, whole
 
 IN_FILE = "in the table of the request in the file of requests"
 ACCEPT = "Next: if the cost is intended, this writes the figures into the file of limits:"
@@ -33,6 +34,11 @@ class Finding:
     def sentence(self) -> str:
         """Subject and text."""
         return f"{self.subject} {self.text}".lstrip()
+
+    @property
+    def paragraph(self) -> Paragraph:
+        """The sentence with the list below it."""
+        return Paragraph(self.sentence, below=self.items)
 
 
 def exceeded(row: Row) -> Iterator[Finding]:
@@ -101,8 +107,7 @@ def _created(row: Row) -> Iterator[Finding]:
         frequent = [f"{number} {kind}" for kind, number in objects.kinds.items()]
         yield Finding("", f"Most objects are {', '.join(frequent[:MOST_KINDS])}.")
     if own:
-        more = f" and {len(own) - MOST_KINDS} more" if len(own) > MOST_KINDS else ""
-        yield Finding("", f"Types that only it creates: {', '.join(own[:MOST_KINDS])}{more}.")
+        yield Finding("", f"Types that only it creates: {listed(own, MOST_KINDS)}.")
 
 
 def undecided(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -200,7 +205,7 @@ def next_step(row: Row, place: BudgetPlace, *, advised: bool, profiled: bool) ->
         return f"Next: begin with the costliest row; {intended}"
     enough = {quantity: _enough(row, quantity) for quantity in row.exceeded}
     key = "endpoint" if row.is_part else "layers"
-    intended = f"if this is intended, set {_set_of_layer(key, row.name, enough, place)}."
+    intended = f"if this is intended, set {_set(key, _budgets(row.name, enough, place), place)}."
     if advised:
         return f"Next: the advice above; or, {intended}"
     if profiled:
@@ -217,7 +222,8 @@ def next_step_uncountable(quantities: Sequence[Quantity], place: BudgetPlace) ->
     if place == "marker":
         without = ", ".join(f"{quantity}=None" for quantity in quantities)
         return f"{run} set undecided='warn', or {without} in the marker."
-    return f"{run} set {_set('undecided', 'warn', place)}, or remove the budget."
+    warn = "'warn'" if place == "file" else "warn"
+    return f"{run} set {_set('undecided', warn, place)}, or remove the budget."
 
 
 def _set(key: str, value: str, place: BudgetPlace) -> str:
@@ -225,21 +231,20 @@ def _set(key: str, value: str, place: BudgetPlace) -> str:
     if place == "marker":
         return f"{key}={value} in the marker"
     if place == "file":
-        return f"{key} = {value if key.endswith('_us') else repr(value)} {IN_FILE}"
+        return f"{key} = {value} {IN_FILE}"
     return f"mw_budget_{key} = {value} in the configuration"
 
 
-def _set_of_layer(key: str, name: str, enough: Mapping[Quantity, str], place: BudgetPlace) -> str:
-    """Return how to write the budgets of a layer or a part, under its `key`, in their place."""
+def _budgets(name: str, enough: Mapping[Quantity, str], place: BudgetPlace) -> str:
+    """Return how to write the budgets of a layer or a part in their place."""
     time = enough.get("us") if len(enough) == 1 else None
     if place == "marker":
         budgets = time or f"{{{', '.join(f'{quantity!r}: {most}' for quantity, most in enough.items())}}}"
-        return f"{key}={{{name!r}: {budgets}}} in the marker"
+        return f"{{{name!r}: {budgets}}}"
     if place == "file":
         budgets = time or f"{{ {', '.join(f'{quantity} = {most}' for quantity, most in enough.items())} }}"
-        return f"{key} = {{ {name!r} = {budgets} }} {IN_FILE}"
-    budgets = time or ", ".join(f"{quantity}: {most}" for quantity, most in enough.items())
-    return f"mw_budget_{key} = {name} = {budgets} in the configuration"
+        return f"{{ {name!r} = {budgets} }}"
+    return f"{name} = {time or ', '.join(f'{quantity}: {most}' for quantity, most in enough.items())}"
 
 
 def _enough(row: Row, quantity: Quantity) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, cast
@@ -18,19 +18,20 @@ from urllib.parse import quote
 
 from ..comparison.history import HistoryRun, over_time
 from ..errors import explain_command
-from ..model.changes import BETTER, WORSE, Change, Since
+from ..model.changes import Since
 from ..model.quantities import UNDER_LOAD, Quantity, Traits
 from ..model.request_keys import keyed
-from ..model.results import Verdict
+from ..model.results import HotFunction, Verdict
 from ..model.stack import ENDPOINT
 from .change_text import about, cell, span
 from .charts import charts
+from .document import Cell, Code, Column, Table, TableRow, Text, cells, parts, plain, tone_of
 from .findings import ACCEPT
 from .json import compared, left_out, measured, surveyed
-from .load import LoadRow, LoadView
-from .matrix import matrices
+from .load import LoadView
+from .matrix import Matrix, matrices
 from .picture import picture
-from .survey import survey
+from .survey import survey as survey_of
 from .table import COUNTS, MESSAGES, SAVES, SPENT, TAIL_COLUMNS, TREND_COLUMNS, UNREAD, US, Figure, Row
 from .text import amount, bound, figure, formatted
 from .view import View, view
@@ -41,6 +42,11 @@ if TYPE_CHECKING:
 
 # Between a small letter or a number and a capital letter, before a slash, and behind another separator.
 BETWEEN_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[\w}])(?=/)|(?<=[._:-])(?=\w)")
+
+NO_BUDGET = "no budget"
+# The columns of a survey's layers.
+TIMES = (("µs", "interval"), ("worst µs", "interval"))
+LAYERS = (("layer", "from"), "routes", *TIMES, "objects", "tasks", "worst on")
 
 
 def render(document: Mapping[str, Any], link: Callable[[str], str] = str, history: Sequence[HistoryRun] = ()) -> str:
@@ -54,6 +60,8 @@ def render(document: Mapping[str, Any], link: Callable[[str], str] = str, histor
     views = [(nodeid, view(result)) for nodeid, result in results]
     run, since, past = surveyed(document), compared(document), over_time(history)
     pasts = [past.get(key) for key, _ in keyed(results)]
+    survey = survey_of(run, [result for _, result in results], left_out(document)) if run else None
+    tests = [nodeid for nodeid, _ in results]
     return _template().render(
         policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'",
         style=style,
@@ -61,14 +69,16 @@ def render(document: Mapping[str, Any], link: Callable[[str], str] = str, histor
         surroundings=document["environment"],
         commit=document.get("commit"),
         created=document.get("created"),
+        overview=_overview(views),
         sections=[
             _section(number, nodeid, shown, link, since) | {"past": past and charts(past)}
             for number, ((nodeid, shown), past) in enumerate(zip(views, pasts, strict=True), 1)
         ],
         since=since,
         about=[*about(since)] if since else [],
-        survey=run and survey(run, [result for _, result in results], left_out(document)),
-        matrices=matrices([result for _, result in results]),
+        survey=survey,
+        layers=survey.layers.arranged(*LAYERS) if survey else None,
+        matrices=[(matrix, _matrix(matrix, tests)) for matrix in matrices([result for _, result in results])],
         headline=_headline([shown.verdict for _, shown in views]),
         left_out=left_out(document),
         ids_shown=any(shown.has_ids for _, shown in views),
@@ -90,7 +100,7 @@ def _template() -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["breakable"] = _breakable
+    environment.filters |= {"breakable": _breakable, "marked": _marked}
     return environment.get_template("report.html.j2")
 
 
@@ -99,6 +109,15 @@ def _breakable(name: str) -> Markup:
     import markupsafe
 
     return markupsafe.Markup("<wbr>").join(map(markupsafe.escape, BETWEEN_WORDS.split(name)))
+
+
+def _marked(text: Text) -> Markup:
+    """Set the names of the app apart."""
+    import markupsafe
+
+    name = markupsafe.Markup('<span class="name">{}</span>')
+    texts = (name.format(_breakable(part)) if isinstance(part, Code) else part for part in parts(text))
+    return markupsafe.Markup("").join(texts)
 
 
 def _asset(name: str) -> str:
@@ -134,11 +153,13 @@ def _section(number: int, nodeid: str, shown: View, link: Callable[[str], str], 
         "id": f"m{number}",
         "nodeid": nodeid,
         "view": shown,
-        "first": _first(shown.first) if shown.first else "",
         "picture": picture(shown.rows),
         "tables": [*_tables(shown, since.name if since else None)],
-        "total": _cell(shown.total, US),
-        "left": [*_left(shown.rows)],
+        "hottest": [
+            (("The hottest functions of ", Code(name), ", µs per request"), _hottest(functions))
+            for name, functions in shown.hottest
+        ],
+        "left": _left(shown.rows),
         "sentences": [*_sentences(shown), *(shown.load.effects + shown.load.notes if shown.load else ())],
         "missing": _missing(shown),
         "links": [(title, quote(link(getattr(shown.profile, key)))) for key, title in titles.items() if shown.profile],
@@ -156,14 +177,6 @@ def _first(row: Row) -> str:
         return f"{amount(worst.quantity, worst.value or 0)}, over its recorded limit"
     us = f"{row.figures['us'].text} µs" if "us" in row.figures else ""
     return ", ".join(filter(None, [us, "undecided" if row.verdict == "undecided" else ""]))
-
-
-def _left(rows: Sequence[Row]) -> Iterator[tuple[str, str, int, str]]:
-    """List row, kind, number and name of each task, call in a thread and retained object."""
-    for row in rows[:-1]:
-        for key, what in (("tasks", "task"), ("threads", "call in a thread"), ("retained", "object retained")):
-            for name, number in row.figures[key].kinds.items() if key in row.figures else ():
-                yield row.name, what, number, name
 
 
 def _sentences(shown: View) -> Iterator[str]:
@@ -214,24 +227,7 @@ def _facts(shown: View) -> Iterator[tuple[str, str]]:
 # ---- tables ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Cell:
-    """A cell of a table: its text and sort key, and below the text the range, the budget and the change.
-
-    `tone` is `worse` or `better` if the change is certain.
-    """
-
-    text: str = "–"
-    value: float | str | None = None
-    range: str = ""
-    budget: str = ""
-    verdict: Verdict | None = None
-    why: str = ""
-    change: str = ""
-    tone: str = ""
-
-
-def _cell(row: Row, column: Traits) -> _Cell:
+def _cell(row: Row, column: Traits) -> Cell:
     """Show the figure of a row, with its budget if it has one."""
     quantity = cast("Quantity", column.name)
     row_figure, judged, limit = row.figures.get(column.name), row.judged.get(quantity), row.limits.get(quantity)
@@ -240,127 +236,146 @@ def _cell(row: Row, column: Traits) -> _Cell:
     budgets += [f"recorded {shown(limit.limit)}"] if limit and limit.verdict != "pass" else []
     budget, verdict = ", ".join(budgets), row.verdicts.get(quantity)
     if row_figure is None:
-        return _Cell("" if row.is_frame else "–", None, "", budget, verdict, row.why.get(column.name, ""))
+        return Cell("" if row.is_frame else "–", verdict, budget=budget, why=row.why.get(column.name, ""))
     change = row.changes.get(column.name) if column != US else None
-    certain = change is not None and change.changed
-    return _Cell(
-        row_figure.with_half_width if column == SAVES else row_figure.text,
-        row_figure.value,
-        row_figure.span if row_figure.varies else "",
-        budget,
-        verdict,
-        change=cell(change) if change is not None and certain else "",
-        tone=_tone(change),
-    )
+    details = [row_figure.span] if row_figure.text.startswith("~") else []
+    details += [cell(change)] if change is not None and change.changed else []
+    text = row_figure.with_half_width if column == SAVES else row_figure.text
+    return Cell(text, verdict or (tone_of(change.word) if change else None), row_figure.value, tuple(details), budget)
 
 
-def _tone(change: Change | None) -> str:
-    return "" if change is None else "worse" if change.word in WORSE else "better" if change.word in BETTER else ""
-
-
-def _change(row: Row) -> _Cell:
+def _change(row: Row) -> Cell:
     """Show what the time of a row changed by, with the interval of the change."""
     change = row.changes.get("us")
     if change is None:
-        return _Cell("")
+        return Cell()
     value = change.change.estimate if change.change else None
-    return _Cell(cell(change), value, why=change.reason or "", change=span(change), tone=_tone(change))
+    details = tuple(filter(None, [span(change)]))
+    return Cell(cell(change), tone_of(change.word), value, details, why=change.reason or "")
 
 
-def _tables(shown: View, since: str | None) -> Iterator[dict[str, Any]]:
-    """Yield the tables of times and of counts: of the layers, and of the parts of an opened endpoint.
+def _row(row: Row, figures: Iterable[Cell]) -> TableRow:
+    """Make a row of a table: its name with remarks and whose code it is, and its figures."""
+    remark = f"measured with {row.merged_with}" if row.merged_with else "" if row.entered else "not entered"
+    name = Cell(Code(row.name), details=(*filter(None, [remark, Code(row.whose)]),), why=row.qualname)
+    return TableRow([name, *figures], kind=row.kind)
+
+
+def _tables(shown: View, since: str | None) -> Iterator[tuple[str, str, Table]]:
+    """Yield id, title and table of times and counts: of the layers, and of the parts of an opened endpoint.
 
     `since` names the run that this one was compared with.
     """
     yield from _tables_of(shown, shown.rows, since)
+    if shown.load is not None:
+        yield "load", shown.load.title.capitalize(), _load_table(shown, shown.load)
     whole = [row for row in shown.rows if row.name == ENDPOINT]
     if shown.parts:
         compared = since if any(row.changes for row in shown.parts) else None
-        for table in _tables_of(shown, (*shown.parts, *(whole or [shown.total])), compared):
-            yield table | {"id": f"endpoint-{table['id']}", "title": f"{table['title']} inside the endpoint"}
+        for name, title, table in _tables_of(shown, (*shown.parts, *(whole or [shown.total])), compared):
+            yield f"endpoint-{name}", f"{title} inside the endpoint", table
 
 
-def _tables_of(shown: View, rows: Sequence[Row], since: str | None) -> Iterator[dict[str, Any]]:
-    """Yield the table of times and the table of counts of these rows. The last row is the total.
-
-    `columns` has the title of each column, its meaning, and the order that the first click sorts in.
-    """
+def _tables_of(shown: View, rows: Sequence[Row], since: str | None) -> Iterator[tuple[str, str, Table]]:
+    """Yield the table of times and the table of counts of these rows. The last row is the total."""
     if shown.effort is not None:
         further = (SAVES, *SPENT, *MESSAGES, *TAIL_COLUMNS, *TREND_COLUMNS)
         spent, total = _known(further, rows), shown.total.figures.get("us")
         columns = [
-            ("µs", "microseconds per request, the median", "descending"),
-            ("interval", "the confidence interval of the median", "descending"),
-            *([("change", f"since {since}, with its interval", "descending")] if since else []),
-            ("share", "of the whole request", "descending"),
-            ("budget µs", "the most microseconds per request that are allowed", "descending"),
-            ("verdict", "on the budget of time", "ascending"),
-            *((column.title, column.meaning, "descending") for column in spent),
-            ("method", "how it was measured", "ascending"),
+            Column("layer"),
+            Column("µs", meaning="microseconds per request, the median"),
+            Column("interval", meaning="the confidence interval of the median"),
+            *([Column("change", meaning=f"since {since}, with its interval")] if since else []),
+            Column("share", meaning="of the whole request"),
+            Column("budget µs", meaning="the most microseconds per request that are allowed"),
+            Column("verdict", align="left", meaning="on the budget of time"),
+            *(Column(column.title, meaning=column.meaning) for column in spent),
+            Column("method", align="left", meaning="how it was measured"),
         ]
-        lines = [(row, [*_time_cells(row, total, spent, since=since is not None)]) for row in rows]
-        yield {"id": "time", "title": "Time", "columns": columns, "lines": lines}
+        lines = [_row(row, _times(row, total, spent, since=since is not None)) for row in rows]
+        yield "time", "Time", Table(columns, lines, total=True)
     counted = _known(COUNTS, rows)
     if counted:
-        columns = [(column.title, column.meaning, "descending") for column in counted]
-        lines = [(row, [_cell(row, column) for column in counted]) for row in rows]
-        yield {"id": "counts", "title": "Counts", "columns": columns, "lines": lines}
-    if shown.load is not None:
-        yield _load_table(shown, shown.load)
+        columns = [Column("layer"), *(Column(column.title, meaning=column.meaning) for column in counted)]
+        lines = [_row(row, (_cell(row, column) for column in counted)) for row in rows]
+        yield "counts", "Counts", Table(columns, lines, total=True)
 
 
-def _load_table(shown: View, load: LoadView) -> dict[str, Any]:
-    """Return the table of layers under load."""
-    columns = [
-        ("share of requests/s", "what the layer costs", "descending"),
-        ("interval", "the confidence interval of the share", "descending"),
-        ("budget", "the largest share that is allowed", "descending"),
-        ("verdict", "on the budget of the share", "ascending"),
-        ("adds µs", "what the layer adds to the time between two responses", "descending"),
-        ("in it", "how long a request is in the layer, with one client and with all", "descending"),
-        ("method", "how it was measured", "ascending"),
-    ]
-    load_rows = {row.name: row for row in load.rows}
-    lines = [(row, _load_cells(load_rows[row.name], row)) for row in shown.layers if row.name in load_rows]
-    change, tone = _certain_changes(shown.total)
-    lines.append((shown.total, [_Cell(load.brief, change=change, tone=tone), *[_Cell("")] * 6]))
-    return {"id": "load", "title": load.title.capitalize(), "columns": columns, "lines": lines}
-
-
-def _certain_changes(row: Row) -> tuple[str, str]:
-    """Return which figures under load certainly changed, and the tone of the first change."""
-    changes = [change for key, change in row.changes.items() if key in UNDER_LOAD and change.changed]
-    return ", ".join(f"{change.quantity} {cell(change)}" for change in changes), _tone(changes[0] if changes else None)
-
-
-def _load_cells(row: LoadRow, whole: Row) -> list[_Cell]:
-    change, tone = _certain_changes(whole)
-    return [
-        _Cell(row.share, row.value, verdict=row.verdict, why=row.why, change=change, tone=tone),
-        _Cell(row.span or "–", row.value),
-        _Cell(row.budget, row.budget),
-        _Cell(row.verdict or "", row.verdict, verdict=row.verdict),
-        _Cell(row.added or "–", row.added_us),
-        _Cell(", ".join(row.waits) or "–", row.all_us),
-        _Cell(row.how, row.how),
-    ]
-
-
-def _time_cells(row: Row, total: Figure | None, spent: Sequence[Traits], *, since: bool) -> Iterator[_Cell]:
+def _times(row: Row, total: Figure | None, spent: Sequence[Traits], *, since: bool) -> Iterator[Cell]:
     time, judged, us = row.figures.get("us"), row.judged.get("us"), _cell(row, US)
-    yield _Cell(us.text, us.value, verdict=us.verdict, why=us.why)
-    yield _Cell(us.range or "–", time.low if time else None)
+    yield Cell(us.text, us.tone, us.value, why=us.why)
+    yield Cell(time.span if time and time.varies else "–", value=time.low if time else None)
     if since:
         yield _change(row)
     share = time.value / total.value if time and total and total.value > 0 else None
-    yield _Cell() if share is None else _Cell(f"{share:.1%}", share)
-    yield _Cell(bound(judged.bound), judged.bound) if judged else _Cell("")
-    yield _Cell(judged.verdict, judged.verdict, verdict=judged.verdict) if judged else _Cell("")
+    yield Cell("–") if share is None else Cell(f"{share:.1%}", value=share)
+    yield Cell(bound(judged.bound), value=judged.bound) if judged else Cell()
+    yield Cell(judged.verdict, judged.verdict) if judged else Cell()
     yield from (_cell(row, column) for column in spent)
-    method = row.method
-    yield _Cell(method or "", method)
+    yield Cell(row.method or "")
+
+
+def _load_table(shown: View, load: LoadView) -> Table:
+    """Complete the table of layers under load: what they are, what changed, and the whole app."""
+    rows, (title, *columns) = {row.name: row for row in shown.layers}, load.table.columns
+    lines = []
+    for line in load.table.rows:
+        name, share, *others = line.cells
+        row = rows[plain(name.text)]
+        lines.append(_row(row, [_with_changes(share, row), *others]))
+    whole = _with_changes(Cell(load.brief), shown.total)
+    lines.append(_row(shown.total, [whole, *[Cell()] * (len(columns) - 1)]))
+    return Table([replace(title, title="layer"), *columns], lines, total=True)
+
+
+def _with_changes(share: Cell, row: Row) -> Cell:
+    """Add which figures under load certainly changed, in the tone of the first change."""
+    changes = [change for key, change in row.changes.items() if key in UNDER_LOAD and change.changed]
+    texts = ", ".join(f"{change.quantity} {cell(change)}" for change in changes)
+    return replace(share, details=(texts,), tone=share.tone or tone_of(changes[0].word)) if changes else share
 
 
 def _known(columns: Sequence[Traits], rows: Sequence[Row]) -> list[Traits]:
     """Keep the columns that have a figure or a budget in any row."""
     return [column for column in columns if any(column.name in {*row.figures, *row.judged} for row in rows)]
+
+
+def _overview(sections: Sequence[tuple[str, View]]) -> Table:
+    """Make the table of all requests, which links to their sections."""
+    columns = [Column("request"), Column("verdict", align="left"), Column("total µs")]
+    rows = []
+    for number, (nodeid, shown) in enumerate(sections, 1):
+        request = Cell(Code(shown.request), details=(Code(nodeid),))
+        verdict = Cell(shown.verdict or NO_BUDGET, shown.verdict, shown.verdict or "")
+        first = shown.first
+        look = Cell(Code(first.name), value=first.name, details=(_first(first),)) if first else Cell("–", value="")
+        rows.append(TableRow([request, verdict, _cell(shown.total, US), look], link=f"m{number}"))
+    return Table([*columns, Column("look first at", align="left")], rows)
+
+
+def _matrix(whole: Matrix, tests: Sequence[str]) -> Table:
+    """Make the table of layers and routes. The title of a route shows its test."""
+    names, routes = whole.table.columns[:2], zip(whole.table.columns[2:], whole.places, strict=True)
+    columns = [*names, *(replace(column, meaning=tests[place]) for column, place in routes)]
+    titles = (plain(column.title) for column in columns[2:])
+    return replace(whole.table, columns=columns).arranged(("layer", "from"), *titles)
+
+
+def _hottest(functions: Sequence[HotFunction]) -> Table:
+    """Make the table of the hottest functions of a layer."""
+    rows = []
+    for hot in functions:
+        name = Cell(Code(hot.function), details=(Code(f"{'own, ' if hot.own else ''}{hot.place}"),) if hot.line else ())
+        rows.append(TableRow([name, *cells(figure(hot.own_us), figure(hot.total_us))]))
+    return Table([Column("function"), Column("self time µs"), Column("with callees µs")], rows)
+
+
+def _left(rows: Sequence[Row]) -> Table:
+    """Make the table of each task, call in a thread and retained object."""
+    lines = []
+    for row in rows[:-1]:
+        for key, what in (("tasks", "task"), ("threads", "call in a thread"), ("retained", "object retained")):
+            for name, number in row.figures[key].kinds.items() if key in row.figures else ():
+                lines.append(TableRow(cells(Code(row.name), Cell(str(number), value=number), what, Code(name))))
+    columns = [Column("layer"), Column("number"), Column("what", align="left"), Column("name", align="left")]
+    return Table(columns, lines)

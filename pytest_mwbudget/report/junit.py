@@ -50,7 +50,7 @@ def _of_request(shown: View, prefix: str) -> Iterator[Property]:
         if row is not None:
             yield from _of_row(row, f"{prefix}{name}")
     if shown.load is not None:
-        yield from _of_load(shown.load, f"{prefix}load_")
+        yield from _of_load(shown.load, shown.layers, f"{prefix}load_")
 
 
 def _over(limit: RecordedLimit) -> str:
@@ -71,10 +71,14 @@ def _of_row(row: Row, prefix: str) -> Iterator[Property]:
             yield f"{prefix}_{column.name}", round(row.figures[column.name].value, 3)
 
 
-def _of_load(load: LoadView, prefix: str) -> Iterator[Property]:
+def _of_load(load: LoadView, layers: Sequence[Row], prefix: str) -> Iterator[Property]:
     for key, value in load.figures.items():
         yield f"{prefix}{key}", round(value, 3)
-    known = [(GRAVITY[row.verdict], row.value, row.name) for row in load.rows if row.value is not None]
+    known = [
+        (GRAVITY[row.load.judged.verdict if row.load.judged else None], row.load.share.estimate, row.name)
+        for row in layers
+        if row.load is not None and row.load.share is not None
+    ]
     if known:
         _, share, name = max(known)
         yield f"{prefix}worst_layer", printable(name)

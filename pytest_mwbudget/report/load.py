@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from ..errors import tagged
 from ..model.estimate import Estimate
-from ..model.judged import Judged, Verdict
+from ..model.judged import Judged
 from ..model.load import LayerLoad, Load
 from ..model.results import Result, ResultRow
 from ..model.stack import ENDPOINT
+from .document import BUDGET, INTERVAL, VERDICT, Cell, Code, Column, Table, TableRow
 from .findings import Finding
 from .text import figure, percent, rate
 
@@ -19,33 +20,15 @@ MS_IN_US = 1000.0
 LEAST_WAIT_US = 100.0
 
 
-@dataclass(frozen=True, slots=True)
-class LoadRow:
-    """A layer as text: its share of the requests per second with interval, budget and verdict, and what it adds.
-
-    `how` says how the share is known, `why` why it is not known by a bypass. `waits` is how long a request is in the
-    layer with one client and with all, empty if unknown. `value`, `added_us` and `all_us` are the numbers behind the
-    texts, for sorting.
-    """
-
-    name: str
-    share: str
-    span: str
-    budget: str
-    verdict: Verdict | None
-    added: str
-    waits: tuple[str, ...]
-    how: str
-    why: str
-    value: float | None
-    added_us: float | None
-    all_us: float | None
+UNKNOWN = "–"
 
 
 @dataclass(frozen=True, slots=True)
 class LoadView:
     """An app under load as text.
 
+    `table` has the layers, whose shares are of the requests per second. `is_split` says whether some shares are not of
+    a bypass, but a time of the layer's own over that of a request.
     `summary` has requests per second and latencies, `brief` the same without intervals, `figures` the same as numbers.
     `effects` has a sentence for each effect of concurrency, `findings` the budgets that are exceeded or undecided,
     `effort` the size of the measurement.
@@ -55,7 +38,8 @@ class LoadView:
     summary: str
     brief: str
     figures: Mapping[str, float]
-    rows: tuple[LoadRow, ...]
+    table: Table
+    is_split: bool
     effects: tuple[str, ...]
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
@@ -79,7 +63,8 @@ def load_view(result: Result) -> LoadView | None:
         summary=summary(load),
         brief=f"{rate(load.rps.estimate)} requests/s, p99 {figure(load.p99_ms.estimate)} ms",
         figures={"clients": load.clients, **{key: getattr(load, key).estimate for key in ("rps", "p50_ms", "p99_ms")}},
-        rows=tuple(_row(report, layer_load) for report, layer_load in measured),
+        table=_table(f"under load, {clients(load)}", measured),
+        is_split=any(layer_load.method == "split" for _, layer_load in measured),
         effects=tuple(_effects(load, measured)),
         findings=tuple(_findings(load, measured)),
         notes=load.notes,
@@ -110,21 +95,45 @@ def _ms(latency: Estimate) -> str:
     return f"{figure(latency.estimate)} ms ({figure(latency.low)} … {figure(latency.high)})"
 
 
-def _row(report: ResultRow, layer_load: LayerLoad) -> LoadRow:
+def _table(title: str, measured: Sequence[tuple[ResultRow, LayerLoad]]) -> Table:
+    columns = (
+        Column(title),
+        Column("share of requests/s", short="share of req/s", meaning="what the layer costs"),
+        Column("interval", least=INTERVAL, meaning="the confidence interval of the share"),
+        Column("budget", least=BUDGET, meaning="the largest share that is allowed"),
+        Column("verdict", align="left", least=VERDICT, meaning="on the budget of the share"),
+        Column("adds µs", meaning="what the layer adds to the time between two responses"),
+        Column("in it", meaning="how long a request is in the layer, with one client and with all"),
+        Column("method", align="left", meaning="how it was measured"),
+    )
+    return Table(columns, [_row(report, layer_load) for report, layer_load in measured], fills=True)
+
+
+def _row(report: ResultRow, layer_load: LayerLoad) -> TableRow:
     share, added, wait, judged = layer_load.share, layer_load.added_us, layer_load.wait, layer_load.judged
-    return LoadRow(
-        name=report.name,
-        share="-" if share is None else percent(share.estimate),
-        span="" if share is None else f"{percent(share.low)} … {percent(share.high)}",
-        budget="" if judged is None else percent(judged.bound),
-        verdict=None if judged is None else judged.verdict,
-        added="" if added is None else figure(added.estimate),
-        waits=() if wait is None else (duration(wait.one_us), duration(wait.all_us)),
-        how=layer_load.method or "",
-        why=layer_load.why or "",
-        value=None if share is None else share.estimate,
-        added_us=None if added is None else added.estimate,
-        all_us=None if wait is None else wait.all_us,
+    how, verdict = layer_load.method or "", judged.verdict if judged else None
+    value = share.estimate if share else None
+    text = percent(share.estimate) if share else "-"
+    span = f"{percent(share.low)} … {percent(share.high)}" if share else ""
+    waits = (duration(wait.one_us), duration(wait.all_us)) if wait else ()
+    below = [
+        f"adds {figure(added.estimate)} µs to a request" if added else "",
+        "a request is in it for {} with 1 client, for {} with all".format(*waits) if waits else "",
+        f"not bypassed: {layer_load.why}" if layer_load.why else "",
+    ]
+    return TableRow(
+        [
+            Cell(Code(report.name)),
+            Cell(text, verdict, value, why=layer_load.why or "", brief=f"~{text}" if how == "split" else text),
+            Cell(span or UNKNOWN, value=value, brief=span),
+            Cell(percent(judged.bound) if judged else "", value=judged.bound if judged else None),
+            Cell(verdict or "", verdict),
+            Cell(figure(added.estimate), value=added.estimate) if added else Cell(UNKNOWN),
+            Cell(", ".join(waits) or UNKNOWN, value=wait.all_us if wait else None),
+            Cell(how),
+        ],
+        verdict,
+        [*filter(None, below)],
     )
 
 

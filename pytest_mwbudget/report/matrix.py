@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from ..model.quantities import TRAITS, Traits
 from ..model.results import Result
 from ..model.stack import ENDPOINT, TOTAL
+from .document import Cell, Code, Column, Table, TableRow, Tone
 from .table import US, Figure, Row
 from .view import View, view
 
 # A row of the table: its name and its qualified name. Numbered names differ where a stack has a class twice.
 Key: TypeAlias = tuple[str, str]
-# Why a cell has no figure.
-Missing: TypeAlias = Literal["", "not entered", "measured with another layer", "not in this stack", "unknown"]
+NOT_ENTERED, MERGED, ABSENT, UNKNOWN = "not entered", "measured with another layer", "not in this stack", "unknown"
+# What stands for the reason why a cell has no figure, where there is little room.
+SIGNS: Mapping[str, str] = {NOT_ENTERED: "-", MERGED: "+", ABSENT: "", UNKNOWN: "?"}
+# The widths of names: where there is little room, and at most. The most characters of whose code a layer is.
+BRIEF_NAME, MOST_NAME, MOST_WHOSE = 20, 35, 13
 
 
 def approximate(figure: Figure) -> str:
@@ -25,73 +29,35 @@ def approximate(figure: Figure) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """What a row costs in one request: time, or objects where nothing was timed, and tasks.
+class Matrix:
+    """Requests whose stacks share a layer, with the place of each in the list that the matrix is made of.
 
-    `missing` says why there is no figure. `costliest` marks the layer that takes the most in its request.
+    The table has the names of the rows, whose code they are, and a column for each request. A cell has the time or,
+    where nothing was timed, the objects, then the tasks; or the reason why there is no figure.
     """
 
-    figure: Figure | None = None
-    tasks: Figure | None = None
-    missing: Missing = ""
-    costliest: bool = False
-
-    @property
-    def text(self) -> str:
-        """The formatted figure; `~` marks a rough time and a count that varies. Empty without a figure."""
-        return "" if self.figure is None else approximate(self.figure)
-
-    @property
-    def spawned(self) -> str:
-        """The number of tasks with its unit, empty if there are none."""
-        if self.tasks is None or not self.tasks.value:
-            return ""
-        return f"{self.tasks.text} {'task' if self.tasks.value == 1 else 'tasks'}"
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A row of the matrix with a cell for each route. `whose` names whose code the layer is, in a word."""
-
-    name: str
-    qualname: str
-    kind: str
-    whose: str
-    cells: tuple[Cell, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """A column: its title, and the place of its result in the list that the matrix is made of."""
-
-    title: str
-    place: int
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """Requests whose stacks share a layer. The last line is the total."""
-
     quantity: Traits
-    routes: tuple[Route, ...]
-    lines: tuple[Line, ...]
+    places: tuple[int, ...]
+    table: Table
 
     def first(self, number: int) -> Matrix:
         """Return the matrix of the costliest routes, without the layers that none of them has."""
-        lines = (replace(line, cells=line.cells[:number]) for line in self.lines)
-        kept = tuple(line for line in lines if any(cell.missing != "not in this stack" for cell in line.cells))
-        return replace(self, routes=self.routes[:number], lines=kept)
+        rows = (replace(row, cells=row.cells[: 2 + number]) for row in self.table.rows)
+        kept = [row for row in rows if any(cell.why != ABSENT for cell in row.cells[2:])]
+        table = replace(self.table, columns=self.table.columns[: 2 + number], rows=kept)
+        return replace(self, places=self.places[:number], table=table)
 
 
-def matrices(results: Sequence[Result]) -> list[Matrix]:
+def matrices(results: Sequence[Result], numbers: Mapping[int, int] | None = None) -> list[Matrix]:
     """Return a matrix for each group of at least two results whose stacks share a layer, the largest group first.
 
-    Results do not know their app. An app that each test makes anew has the same layers each time.
+    Results do not know their app. An app that each test makes anew has the same layers each time. `numbers` has the
+    numbers of routes by the places of their results, if they are listed elsewhere.
     """
     views = [view(result) for result in results]
     groups = [group for group in _groups([_keys(shown) for shown in views]) if len(group) > 1]
     groups.sort(key=len, reverse=True)
-    return [_matrix([(place, results[place].label, views[place]) for place in group]) for group in groups]
+    return [_matrix([(place, results[place].label, views[place]) for place in group], numbers) for group in groups]
 
 
 def _keys(shown: View) -> list[Key]:
@@ -112,18 +78,20 @@ def _groups(stacks: Iterable[Sequence[Key]]) -> list[list[int]]:
     return [sorted(places) for _, places in groups]
 
 
-def _matrix(requests: Sequence[tuple[int, str, View]]) -> Matrix:
+def _matrix(requests: Sequence[tuple[int, str, View]], numbers: Mapping[int, int] | None) -> Matrix:
     timed = any("us" in shown.total.figures for _, _, shown in requests)
     quantity = US if timed else TRAITS["objects"]
     ordered = sorted(requests, key=lambda request: -_value(request[2].total, quantity))
     titles = _titles([label for _, label, _ in ordered])
+    routes = [
+        Column(Code(title), short=f"{numbers[place] if numbers else number} ")
+        for number, (title, (place, _, _)) in enumerate(zip(titles, ordered, strict=True), 1)
+    ]
+    columns = [Column("layer", least=BRIEF_NAME, most=MOST_NAME), Column("from", align="left", most=MOST_WHOSE)]
     rows = [_rows(shown) for _, _, shown in ordered]
     costliest = [_costliest(shown, quantity) for _, _, shown in ordered]
-    return Matrix(
-        quantity=quantity,
-        routes=tuple(Route(title, place) for title, (place, _, _) in zip(titles, ordered, strict=True)),
-        lines=tuple(_line(key, rows, costliest, quantity) for key in _merged(rows)),
-    )
+    lines = [_line(key, rows, costliest, quantity) for key in _merged(rows)]
+    return Matrix(quantity, tuple(place for place, _, _ in ordered), Table([*columns, *routes], lines, total=True))
 
 
 def _value(row: Row, quantity: Traits) -> float:
@@ -163,20 +131,27 @@ def _merged(stacks: Sequence[Mapping[Key, Row]]) -> list[Key]:
     return [*(key for key in merged if key not in frame), *frame]
 
 
-def _line(key: Key, stacks: Sequence[Mapping[Key, Row]], costliest: Sequence[Key | None], quantity: Traits) -> Line:
+def _line(key: Key, stacks: Sequence[Mapping[Key, Row]], costliest: Sequence[Key | None], quantity: Traits) -> TableRow:
     some = next(stack[key] for stack in stacks if key in stack)
-    cells = (_cell(stack.get(key), quantity, key == most) for stack, most in zip(stacks, costliest, strict=True))
+    figures = (_cell(stack.get(key), quantity, key == most) for stack, most in zip(stacks, costliest, strict=True))
     origin = next((row.origin for stack in stacks if (row := stack.get(key)) and row.origin), None)
+    name = Cell(some.name if some.is_frame else Code(some.name), why=some.qualname)
     whose = "" if origin is None else origin.distribution or "own"
-    return Line(some.name, some.qualname, some.kind, whose, tuple(cells))
+    return TableRow([name, Cell(whose), *figures], kind=some.kind)
 
 
 def _cell(row: Row | None, quantity: Traits, costliest: bool) -> Cell:
+    """Make a cell with time or objects, and tasks. Its brief text ends with a mark or a space."""
     if row is None:
-        return Cell(missing="not in this stack")
-    if not row.entered:
-        return Cell(missing="not entered")
-    if row.merged_with is not None:
-        return Cell(missing="measured with another layer")
+        return Cell(why=ABSENT, brief=" ")
     figure, tasks = row.figures.get(quantity.name), row.figures.get("tasks")
-    return Cell(figure, tasks, "" if figure is not None else "unknown", costliest)
+    why = NOT_ENTERED if not row.entered else MERGED if row.merged_with is not None else "" if figure else UNKNOWN
+    details = [why] if why else []
+    text = approximate(figure) if figure and not why else ""
+    brief = text or SIGNS[why]
+    if tasks and tasks.value and why in ("", UNKNOWN):
+        details.append(f"{tasks.text} {'task' if tasks.value == 1 else 'tasks'}")
+        brief = f"{brief} {tasks.text}t"
+    value = figure.value if figure and not why else None
+    tone: Tone = "most" if costliest else None
+    return Cell(text, tone, value, tuple(details), why=why, brief=f"{brief}{'*' if costliest else ' '}")

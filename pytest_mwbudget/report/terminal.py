@@ -3,52 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import replace
 
 from ..errors import more_about, tagged
 from ..model.estimate import Estimate
 from ..model.quantities import Traits
-from ..model.results import Advice, Profile, RequestLine, Result, Verdict, worst
+from ..model.results import Advice, Profile, RequestLine, Result, worst
 from ..model.stack import ENDPOINT
 from .change_text import cell
-from .findings import ACCEPT, Finding, exceeded, missing
+from .document import BUDGET, INTERVAL, VERDICT, Block, Code, Column, Paragraph, Table, TableRow, cells
+from .findings import ACCEPT, exceeded, missing
 from .growing import slope
-from .load import LoadRow, LoadView
+from .lines import INDENT, MIN_NAME, STYLES, Line, laid_out, line_width
+from .load import LoadView
 from .table import COUNTS, MESSAGES, SAVES, SPENT, TAIL_COLUMNS, US, Figure, Row
 from .tails import percentiles
-from .text import bound, distinct, figure, formatted, has_id, printable, shortened, wrapped
+from .text import bound, figure, formatted, has_id, listed, printable, shortened, wrapped
 from .view import View, view
 
-# A name of pytest's terminal markup.
-Style: TypeAlias = str
-STYLES: dict[Verdict | None, Style] = {"pass": "green", "fail": "red", "undecided": "yellow", None: ""}
-
-MAX_WIDTH = 120
-# The least widths of the columns of times, so that successive tables are aligned.
-ESTIMATE, INTERVAL, SAVED, CHANGE, BUDGET, VERDICT = 10, 19, 13, 8, 8, 11
+# The least widths of further columns of times.
+ESTIMATE, SAVED, CHANGE = 10, 13, 8
 # The least width of the interval beside one more column, which leaves more room for names.
 NARROW = 16
-# Names are not cut below this width; a narrower terminal wraps the line.
-MIN_NAME = 12
-# The share of the width for names, if the columns need several blocks.
-NAME_SHARE = 0.3
-# Stands for a space inside a command, so that wrapping keeps the command on one line, to be pasted.
-TIE = "␣"
 # The most tests that an advice names.
 MOST_TESTS = 3
-# Indents a part of the endpoint.
-PART_INDENT = "  "
-# Indents an item of a list. Items are not wrapped, so a name stays beside its number.
-ITEM = "    "
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line of text with one markup for the whole line."""
-
-    text: str
-    style: Style = ""
 
 
 def run(
@@ -80,12 +58,12 @@ def run(
             request_view = view(result)
             shown.add(nodeid, request_view)
             if verbosity > 0 or not _is_kept(request_view, in_matrix=place in in_matrix):
-                room = min(width, MAX_WIDTH) - 1
-                undecided = [Line(text, "yellow") for text in _findings(request_view.undecided, room)]
-                lines += [*table(request_view, width, verbosity > 0, alone=False), *undecided, Line("")]
+                undecided = [replace(finding.paragraph, tone="undecided") for finding in request_view.undecided]
+                lines += table(request_view, width, verbosity > 0, alone=False)
+                lines += [*laid_out(undecided, line_width(width)), Line("")]
             elif request_view.profile is not None:
-                lines.append(_flamegraph(request_view.profile))
-    lines += map(Line, shown.lines(min(width, MAX_WIDTH) - 1, requests=len(measured)))
+                lines += laid_out([_flamegraph(request_view.profile)], width)
+    lines += laid_out([*shown.paragraphs(line_width(width), requests=len(measured))], line_width(width))
     loops = ", ".join(sorted({result.loop for _, result in measured}))
     unit = ", µs per request" if any(result.timed for _, result in measured) else ""
     yield from lines
@@ -119,13 +97,11 @@ class _Together:
             # The results of an app that is measured without tests have its name as their id.
             tests[nodeid.partition("::")[2] or shown.request] = None
 
-    def lines(self, width: int, requests: int) -> Iterator[str]:
-        """Lay it out. The figures of an advice are of the first test that it holds for."""
+    def paragraphs(self, width: int, requests: int) -> Iterator[Paragraph]:
+        """Say it. The figures of an advice are of the first test that it holds for."""
         yield from _whose(self.origins, width)
         for advice, tests in self.advice.values():
-            named, more = [*tests][:MOST_TESTS], len(tests) - MOST_TESTS
-            where = f"; in {', '.join(named)}{f' and {more} more' if more > 0 else ''}" if requests > 1 else ""
-            yield from _advised(advice, width, where)
+            yield _advised(advice, f"; in {listed([*tests], MOST_TESTS)}" if requests > 1 else "")
 
 
 def left_out(requests: Sequence[tuple[str, RequestLine, str]], verbosity: int = 0) -> Iterator[Line]:
@@ -168,32 +144,34 @@ def _with_interval(us: Estimate) -> str:
 def failure(result: Result, width: int, *, undecided_fails: bool = False, verbose: bool = False) -> str:
     """Lay out the report of a failing test: the headline, the table, each exceeded budget, the next step."""
     shown = view(result)
-    lines = [printable(f"{shown.request}: {shown.headline}"), ""]
-    # Without the flamegraph, which a line near the end names.
-    lines += [line.text for line in table(replace(shown, profile=None), width, verbose)]
-    lines.append("")
     over = [row for row in shown.lines() if row.exceeded or row.over_limits]
-    for row in over:
-        lines += _findings(exceeded(row), width)
-        lines += _hottest(row, shown, width)
-        lines += wrapped(shown.next_step(row), width) if row.exceeded else []
-    lines += _findings(shown.load.exceeded, width) if shown.load else []
     tells_undecided = undecided_fails or any(not row.is_frame for row in over)
-    lines += _findings(
-        (finding for finding in missing(result.recorded) if finding.verdict == "fail" or not tells_undecided), width
-    )
-    if tells_undecided or (shown.load and shown.load.exceeded):
-        lines += _findings(shown.undecided, width)
+    findings: list[Paragraph] = []
+    for row in over:
+        findings += [finding.paragraph for finding in exceeded(row)]
+        findings += _hottest(row, shown, width)
+        findings += [Paragraph(shown.next_step(row))] if row.exceeded else []
+    under_load = shown.load.exceeded if shown.load else []
+    unrecorded = [finding for finding in missing(result.recorded) if finding.verdict == "fail" or not tells_undecided]
+    undecided = shown.undecided if tells_undecided or under_load else []
+    findings += [finding.paragraph for finding in (*under_load, *unrecorded, *undecided)]
     if undecided_fails:
-        lines += wrapped(shown.next_step_uncountable, width)
+        findings.append(Paragraph(shown.next_step_uncountable))
     if shown.accept:
-        lines += [*wrapped(ACCEPT, width), f"{ITEM}{printable(shown.accept)}"]
+        findings.append(Paragraph(ACCEPT, below=[shown.accept]))
     if shown.profile is not None:
-        lines.append(printable(f"Flamegraph: {shown.profile.flamegraph}"))
-    has_ids = any(map(has_id, lines))
+        findings.append(_flamegraph(shown.profile, "Flamegraph"))
+    lines = [
+        Line(printable(f"{shown.request}: {shown.headline}")),
+        Line(""),
+        # Without the flamegraph, which a line near the end names.
+        *table(replace(shown, profile=None), width, verbose),
+        Line(""),
+        *laid_out(findings, width),
+    ]
     more = _more(result, shown)
-    lines.append(f"{more}, or an ID in [brackets]" if has_ids else more)
-    return "\n".join(lines)
+    lines.append(Line(f"{more}, or an ID in [brackets]" if any(has_id(line.text) for line in lines) else more))
+    return "\n".join(line.text for line in lines)
 
 
 def _more(result: Result, shown: View) -> str:
@@ -207,23 +185,17 @@ def _more(result: Result, shown: View) -> str:
     return more_about("no-limit" if shown.accept else "undecided")
 
 
-def _findings(findings: Iterable[Finding], width: int) -> Iterator[str]:
-    for finding in findings:
-        yield from wrapped(finding.sentence, width)
-        yield from (f"{ITEM}{printable(item)}" for item in finding.items)
-
-
-def _hottest(row: Row, shown: View, width: int) -> Iterator[str]:
+def _hottest(row: Row, shown: View, width: int) -> Iterator[Paragraph]:
     """List the functions with the largest self time in a layer."""
-    functions = dict(shown.hottest).get(row.name, ())
-    if functions:
-        yield from wrapped(f"Hottest in {row.name}, µs per request (self time, with callees):", width)
-    for hot in functions:
+    functions = []
+    for hot in dict(shown.hottest).get(row.name, ()):
         times = f"{figure(hot.own_us):>7}{figure(hot.total_us):>8}"
         # The place is never shortened: editors and terminals open it.
         place = f" ({printable(hot.place)})" if hot.place else ""
-        room = max(MIN_NAME, width - len(f"{ITEM}{times}  {place}"))
-        yield f"{ITEM}{times}  {shortened(hot.function, room)}{place}"
+        room = max(MIN_NAME, width - len(f"{INDENT}{times}  {place}"))
+        functions.append(f"{times}  {shortened(hot.function, room)}{place}")
+    if functions:
+        yield Paragraph(f"Hottest in {row.name}, µs per request (self time, with callees):", below=functions)
 
 
 # ---- the table ---------------------------------------------------------------------------------------------------
@@ -235,136 +207,83 @@ def table(shown: View, width: int, verbose: bool = False, *, alone: bool = True)
     Detection limit, effort and notes follow below; if it stands `alone`, also whose code the layers are, and advice.
     `verbose` adds how each row was measured, and the columns that have only zeros.
     """
-    width = min(width, MAX_WIDTH) - 1
+    return laid_out([*_blocks(shown, line_width(width), verbose, alone=alone)], line_width(width))
+
+
+def _blocks(shown: View, width: int, verbose: bool, *, alone: bool) -> Iterator[Block]:
     if shown.effort is not None:
-        yield from _times(shown, width, verbose)
+        yield _times(shown, width, verbose)
     known = (*MESSAGES, *COUNTS, *SPENT, *TAIL_COLUMNS)
     columns = [column for column in known if column.name != "suspensions" and _shows(column, shown, verbose)]
     if shown.counted is not None:
-        yield from _counts(shown, columns, width, verbose)
+        yield _counts(shown, columns, width, verbose)
     if shown.load is not None:
         yield from _load(shown.load, width, verbose)
     if alone:
-        yield from map(Line, _whose(shown.origins, width))
-    yield from map(Line, _foot(shown, columns, width))
+        yield from _whose(shown.origins, width)
+    yield from map(Paragraph, _foot(shown, columns))
     if alone:
-        yield from (Line(text) for advice in shown.advice for text in _advised(advice, width))
+        yield from map(_advised, shown.advice)
     if shown.profile is not None:
         yield _flamegraph(shown.profile)
 
 
-def _flamegraph(profile: Profile) -> Line:
-    return Line(printable(f"flamegraph: {profile.flamegraph}"))
+def _flamegraph(profile: Profile, name: str = "flamegraph") -> Paragraph:
+    return Paragraph(f"{name}: {profile.flamegraph}", whole=True)
 
 
-def _load(load: LoadView, width: int, verbose: bool) -> Iterator[Line]:
-    """Lay out the app under load: the layers, what the whole app does, and effects of concurrency."""
-    yield Line("")
-    heads = ("share of req/s", "interval", "budget")
-    cells = [_Cells(load.title, heads, "verdict", "bold")]
-    for row in load.rows:
-        mark = "~" if row.how == "split" else ""
-        figures = (f"{mark}{row.share}", row.span, row.budget)
-        below = [f"  {shortened(text, width - 2)}" for text in _load_details(row)] if verbose else []
-        cells.append(_Cells(row.name, figures, row.verdict or "", STYLES[row.verdict], below))
-    least = (len(heads[0]) + 2, INTERVAL, BUDGET)
-    widths = [max(least_width, used) for least_width, used in zip(least, _widths(cells[1:]) or least, strict=True)]
-    yield from _block(cells, range(len(widths)), widths, width, VERDICT)
-    split = "; ~ its own time over the time of a request" if any(row.how == "split" for row in load.rows) else ""
-    for text in (load.summary, *load.effects, *(f"note: {note}" for note in load.notes), f"{load.effort}{split}"):
-        yield from map(Line, wrapped(text, width))
+def _load(load: LoadView, width: int, verbose: bool) -> Iterator[Block]:
+    """Yield what is known of the app under load: the layers, the whole app, effects of concurrency."""
+    whole = load.table.arranged(load.title, "share of requests/s", "interval", "budget", "verdict")
+    below = [[f"  {shortened(text, width - 2)}" for text in row.below] if verbose else () for row in whole.rows]
+    yield replace(whole, rows=[replace(row, below=lines) for row, lines in zip(whole.rows, below, strict=True)])
+    split = "; ~ its own time over the time of a request" if load.is_split else ""
+    notes = (f"note: {note}" for note in load.notes)
+    yield from map(Paragraph, (load.summary, *load.effects, *notes, f"{load.effort}{split}"))
 
 
-def _load_details(row: LoadRow) -> Iterator[str]:
-    if row.added:
-        yield f"adds {row.added} µs to a request"
-    if row.waits:
-        yield "a request is in it for {} with 1 client, for {} with all".format(*row.waits)
-    if row.why:
-        yield f"not bypassed: {row.why}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Cells:
-    """A row as text: its name, its figures, its verdict, and the lines below it."""
-
-    name: str
-    figures: Sequence[str]
-    verdict: str = ""
-    style: Style = ""
-    below: Sequence[str] = ()
-
-    def line(self, name: str, part: range, widths: Sequence[int], *, judged: bool) -> Line:
-        """Lay out the figures of `part` behind a name, and the verdict if the block is `judged`."""
-        figures = "".join(f"{self.figures[i]:>{widths[i]}}" for i in part)
-        return Line(f"{name}{figures}  {self.verdict if judged else ''}".rstrip(), self.style)
-
-
-def _times(shown: View, width: int, verbose: bool) -> Iterator[Line]:
-    """Lay out the times in one block, whatever the width of the terminal."""
+def _times(shown: View, width: int, verbose: bool) -> Table:
+    """Make the table of times: one block, whatever the width of the terminal."""
     since = any("us" in row.changes for row in shown.rows)
     saves = verbose and any(row.saves for row in shown.rows)
-    heads = ("µs/request", "interval", *([SAVES.short] if saves else []), *(["change"] if since else []), "budget")
-    cells = [_Cells("layer", heads, "verdict", "bold")]
+    columns = [
+        Column("layer"),
+        Column("µs/request", least=ESTIMATE),
+        Column("interval", least=NARROW if saves else INTERVAL),
+        *([Column(SAVES.short, least=SAVED)] if saves else []),
+        *([Column("change", least=CHANGE)] if since else []),
+        Column("budget", least=BUDGET),
+        Column("verdict", align="left", least=VERDICT),
+    ]
+    rows = []
     for row in shown.lines(every_part=verbose):
-        us, judged = row.figures.get("us"), row.judged.get("us")
+        us, judged, verdict = row.figures.get("us"), row.judged.get("us"), row.verdicts.get("us")
         change = [cell(row.changes["us"]) if "us" in row.changes else ""] if since else []
         saved = [_saved(row)] if saves else []
         most = bound(judged.bound) if judged else ""
-        figures = (us.text if us else "-", us.span if us else "", *saved, *change, most)
-        verdict = row.verdicts.get("us")
+        texts = (row.name, us.text if us else "-", us.span if us else "", *saved, *change, most, verdict or "")
         detail = (*_detail(row, shown, width, timed=True), *_unsaved(row, width)) if verbose else ()
-        cells.append(_Cells(_name(row), figures, verdict or "", STYLES[verdict], (*_remarks(row, width), *detail)))
-    # The least widths have room for the headings.
-    least = (ESTIMATE, NARROW if saves else INTERVAL, *([SAVED] if saves else []), *([CHANGE] if since else []), BUDGET)
-    widths = [max(least_width, used) for least_width, used in zip(least, _widths(cells[1:]), strict=True)]
-    yield from _block(cells, range(len(widths)), widths, width, VERDICT)
+        rows.append(TableRow(cells(*texts), verdict, (*_remarks(row, width), *detail), level=int(row.is_part)))
+    return Table(columns, rows, fills=True)
 
 
-def _counts(shown: View, columns: Sequence[Traits], width: int, verbose: bool) -> Iterator[Line]:
-    """Lay out counts and occupation of each row. Columns that do not fit follow in further blocks."""
+def _counts(shown: View, columns: Sequence[Traits], width: int, verbose: bool) -> Table:
+    """Make the table of counts and occupation of each row."""
     alone = shown.effort is None
-    rows = shown.lines(every_part=verbose)
-    texts = [_column(column, rows, shown) for column in columns]
-    cells = [_Cells("per request", [column[0] for column in texts], "verdict", "bold")]
-    for place, row in enumerate(rows, 1):
+    lines = shown.lines(every_part=verbose)
+    judged = any(row.verdicts.keys() - {"us"} for row in shown.lines())
+    texts = [_column(column, lines, shown) for column in columns]
+    rows = []
+    for place, row in enumerate(lines, 1):
         verdict = worst(each_verdict for quantity, each_verdict in row.verdicts.items() if quantity != "us")
         # Remarks and origin stand below the times, if there are any.
         below = [*_remarks(row, width), *(_detail(row, shown, width, timed=False) if verbose else ())] if alone else []
         below += _ranges(row) if verbose else ()
-        cells.append(_Cells(_name(row), [column[place] for column in texts], verdict or "", STYLES[verdict], below))
-    room = VERDICT if any(row.verdicts.keys() - {"us"} for row in shown.lines()) else 0
-    widths = _widths(cells)
-    for part in _parts(widths, width, room):
-        if part.start:
-            cells, room = [replace(row, below=()) for row in cells], 0
-        if part.start or not alone:
-            yield Line("")
-        yield from _block(cells, part, widths, width, room)
-
-
-def _widths(cells: Sequence[_Cells]) -> list[int]:
-    return [2 + max(map(len, column)) for column in zip(*(row.figures for row in cells), strict=True)]
-
-
-def _block(cells: Sequence[_Cells], part: range, widths: Sequence[int], width: int, room: int) -> Iterator[Line]:
-    """Lay out the figures of `part`, with `room` for the verdict; without room there is none."""
-    wide = max(MIN_NAME, width - sum(widths[i] for i in part) - room)
-    for name, row in zip(distinct([row.name for row in cells], wide - 1), cells, strict=True):
-        yield row.line(name.ljust(wide), part, widths, judged=bool(room))
-        yield from map(Line, row.below)
-
-
-def _parts(widths: Sequence[int], width: int, room: int) -> Iterator[range]:
-    """Yield all columns if they fit, else blocks of columns that leave room for the names."""
-    if not widths or MIN_NAME + sum(widths) + room <= width:
-        yield range(len(widths))
-        return
-    name, begin = max(MIN_NAME, round(NAME_SHARE * width)), 0
-    for end in range(1, len(widths) + 1):
-        if end == len(widths) or name + sum(widths[begin : end + 1]) + (0 if begin else room) > width:
-            yield range(begin, end)
-            begin = end
+        figures = [*(column[place] for column in texts), *([verdict or ""] if judged else [])]
+        rows.append(TableRow(cells(row.name, *figures), verdict, below, level=int(row.is_part)))
+    last = [Column("verdict", align="left", least=VERDICT)] if judged else []
+    titles = [Column("per request"), *(Column(column[0]) for column in texts), *last]
+    return Table(titles, rows, fills=True, blocks=True)
 
 
 def _cell(row: Row, column: Traits) -> str:
@@ -427,10 +346,6 @@ def _remarks(row: Row, width: int) -> Iterator[str]:
         yield shortened(f"  measured with {row.merged_with}", width)
 
 
-def _name(row: Row) -> str:
-    return f"{PART_INDENT}{row.name}" if row.is_part else row.name
-
-
 def _detail(row: Row, shown: View, width: int, *, timed: bool) -> Iterator[str]:
     """Say more of a row: why the endpoint is not opened, what the handler is, or the origin of a layer."""
     if row.name == ENDPOINT and shown.closed is not None:
@@ -438,7 +353,7 @@ def _detail(row: Row, shown: View, width: int, *, timed: bool) -> Iterator[str]:
     elif not row.is_part:
         yield from _origin(row, width, timed=timed)
     elif row.qualname != row.name and row.kind == "part":
-        yield f"{PART_INDENT}  {shortened(row.qualname, width - 4)}"
+        yield f"{INDENT}{shortened(row.qualname, width - 4)}"
 
 
 def _origin(row: Row, width: int, *, timed: bool) -> Iterator[str]:
@@ -473,32 +388,27 @@ def _ranges(row: Row) -> Iterator[str]:
         yield f"  {slope(row.trend)}"
 
 
-def _whose(origins: Mapping[str, Iterable[str]], width: int) -> Iterator[str]:
+def _whose(origins: Mapping[str, Iterable[str]], width: int) -> Iterator[Paragraph]:
     """Say whose code the layers are."""
-    room = width - len(ITEM)
-    lists = {whose: ", ".join(shortened(name, room) for name in names) for whose, names in origins.items()}
+    room = width - len(INDENT)
+    lists = [f"{whose}: {', '.join(shortened(name, room) for name in names)}" for whose, names in origins.items()]
     if lists:
-        yield from wrapped("; ".join(f"{whose}: {names}" for whose, names in lists.items()), width)
+        yield Paragraph("; ".join(lists))
 
 
-def _advised(advice: Advice, width: int, where: str = "") -> Iterator[str]:
-    command = advice.page.replace(" ", TIE)
-    text = f"advice: {advice.text} ({command}){printable(where)}"
-    yield from (line.replace(TIE, " ") for line in wrapped(text, width))
+def _advised(advice: Advice, where: str = "") -> Paragraph:
+    return Paragraph((f"advice: {advice.text} (", Code(advice.page), f"){where}"))
 
 
-def _foot(shown: View, columns: Sequence[Traits], width: int) -> Iterator[str]:
+def _foot(shown: View, columns: Sequence[Traits]) -> Iterator[str]:
     if shown.effort is not None:
         yield f"detection limit {shown.detection_limit}; unattributed {shown.unattributed}"
         yield f"{shown.effort.rounds} rounds, {shown.effort.requests} requests, {shown.effort.seconds:.1f} s"
     if shown.counted is not None:
         cells = {_cell(row, column)[:1] for row in shown.rows for column in columns}
         signs = {"~": "; ~ varies from request to request", "?": "; ? is not known"}
-        legend = "".join(meaning for sign, meaning in signs.items() if sign in cells)
-        yield from wrapped(f"{shown.counted} requests counted{legend}", width)
+        yield f"{shown.counted} requests counted{''.join(meaning for sign, meaning in signs.items() if sign in cells)}"
     for why, quantities in shown.uncounted.items():
-        yield from wrapped(tagged(f"not counted: {', '.join(quantities)} ({why})", "uncountable"), width)
-    for sentence in shown.changed:
-        yield from wrapped(f"changed: {sentence}", width)
-    for note in shown.notes:
-        yield from wrapped(f"note: {note}", width)
+        yield tagged(f"not counted: {', '.join(quantities)} ({why})", "uncountable")
+    yield from (f"changed: {sentence}" for sentence in shown.changed)
+    yield from (f"note: {note}" for note in shown.notes)

@@ -1,8 +1,8 @@
-"""What `mwbudget versus` found, as lines for a terminal and as Markdown. Pure."""
+"""What `mwbudget versus` found, as a document. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -12,16 +12,15 @@ from ..model.estimate import Estimate
 from ..model.judged import Verdict
 from ..model.request_keys import RequestKey
 from .change_text import summed
-from .markdown import code, heads, plain, row_of
-from .terminal import Line, Style
-from .text import distinct, figure, formatted, listed, printable, shortened, wrapped
+from .document import Block, Bullets, Cell, Code, Column, Paragraph, Section, Strong, Table, TableRow, Tone, cells
+from .text import figure, formatted, listed
 
 # With more requests only the rows are shown in which something changed or a limit is not kept.
 FEW_REQUESTS = 3
-NAME_WIDTH = 30
+# Names of rows are not cut below this width.
+LEAST_NAME = 30
 # The most undecided limits that have a sentence each.
 MOST = 5
-STYLES: Mapping[Verdict | None, Style] = {"fail": "red", "undecided": "yellow"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +170,6 @@ def _number(change: Change, value: float) -> str:
     return formatted(change.quantity, value)
 
 
-def _by_row(counts: Sequence[Change]) -> Iterator[tuple[str, list[Change]]]:
-    for row, own in groupby(counts, lambda change: change.row):
-        yield row, list(own)
-
-
 def _count(change: Change) -> str:
     """Say what a count was and is: `objects 61 → 101`, and the range of the change if it has one."""
     ends = f"{change.quantity} {' → '.join(_number(change, end) for end in _ends(change))}"
@@ -194,63 +188,46 @@ def _ends(change: Change) -> list[float]:
     return [end.estimate for end in (change.before, change.after) if end is not None]
 
 
-def terminal(comparison: Versus, width: int) -> Iterator[Line]:
-    """Lay the comparison out for a terminal."""
-    for line in comparison.heading:
-        yield Line(printable(line))
-    for key, times, counts in comparison.requests():
-        if not times and not counts:
-            continue
-        yield Line("")
-        yield Line(shortened(f"{key.request}, {key.nodeid}", width))
-        if times:
-            titles = " ".join(f"{f'{name} µs':>9}" for name in comparison.names)
-            yield Line(f"{'':{NAME_WIDTH}} {titles}  change")
-        for name, change in zip(distinct([_name(time) for time in times], NAME_WIDTH), times, strict=True):
-            cells = " ".join(f"{figure(end.estimate) if end else '-':>9}" for end in (change.before, change.after))
-            yield Line(f"{name:{NAME_WIDTH}} {cells}  {told(change)}", _style(change))
-        for name, own in _by_row(counts):
-            text = f"{name}: {', '.join(map(_count, own))}"
-            style = next((_style(count) for count in own if count.verdict == "fail"), "")
-            yield from (Line(part, style) for part in wrapped(text, width))
-    yield Line("")
-    for verdict, sentence in comparison.sentences():
-        yield Line(printable(sentence), STYLES.get(verdict, ""))
-    for remark in (*comparison.one_sided(), *comparison.remarks):
-        yield Line(printable(f"note: {remark}"))
-    ending = comparison.ending()
-    if ending is not None:
-        yield Line(ending, STYLES["undecided"])
-
-
-def _style(change: Change) -> str:
-    return STYLES.get(change.verdict, "")
-
-
-def markdown(comparison: Versus) -> str:
-    """Lay the comparison out for a comment on a merge request."""
-    lines = [
-        "### What the change costs per request",
-        "",
-        *(f"- {plain(line)}" for line in comparison.heading),
+def document(comparison: Versus) -> Section:
+    """Make a document of the comparison: what was compared, each request, what broke a limit."""
+    sections = [
+        _section(key, times, counts, comparison.names)
+        for key, times, counts in comparison.requests()
+        if times or counts
     ]
-    for key, times, counts in comparison.requests():
-        if not times and not counts:
-            continue
-        lines += ["", f"**{code(key.request)}** {code(key.nodeid)}", ""]
-        if times:
-            before, after = comparison.names
-            lines += heads("lrrl", "row", f"{before} µs", f"{after} µs", "change")
-        for change in times:
-            cells = [figure(end.estimate) if end else "-" for end in (change.before, change.after)]
-            lines.append(row_of(code(_name(change)), *cells, _marked(change)))
-        lines += ["", *(f"- {code(name)}: {', '.join(map(_count, own))}" for name, own in _by_row(counts))]
-    lines += ["", *(f"- {plain(sentence)}" for _, sentence in comparison.sentences())]
-    lines += [f"- note: {plain(remark)}" for remark in (*comparison.one_sided(), *comparison.remarks)]
+    sentences = [Paragraph(text, _tone(verdict), whole=True) for verdict, text in comparison.sentences()]
+    notes = [Paragraph(f"note: {text}", whole=True) for text in (*comparison.one_sided(), *comparison.remarks)]
     ending = comparison.ending()
-    lines += [] if ending is None else [f"- **{plain(ending)}**"]
-    return "\n".join(lines) + "\n"
+    last = [] if ending is None else [Paragraph(Strong(ending), "undecided", whole=True)]
+    heading = Bullets([Paragraph(line, whole=True) for line in comparison.heading])
+    return Section("What the change costs per request", [heading, *sections, Bullets([*sentences, *notes, *last])])
 
 
-def _marked(change: Change) -> str:
-    return f"**{told(change)}**" if change.verdict == "fail" else told(change)
+def _section(key: RequestKey, times: Sequence[Change], counts: Sequence[Change], names: Sequence[str]) -> Section:
+    blocks: list[Block] = [_table(times, names)] if times else []
+    if counts:
+        rows = [(name, [*own]) for name, own in groupby(counts, lambda change: change.row)]
+        blocks.append(Bullets([_counts(name, own) for name, own in rows]))
+    return Section(Code(key.request), blocks, key.nodeid)
+
+
+def _table(times: Sequence[Change], names: Sequence[str]) -> Table:
+    ends = [Column(f"{name} µs", least=10) for name in names]
+    columns = [Column("row", short="", least=LEAST_NAME), *ends, Column("change", align="left")]
+    return Table(columns, [*map(_row_of, times)])
+
+
+def _row_of(change: Change) -> TableRow:
+    ends = ("-" if end is None else figure(end.estimate) for end in (change.before, change.after))
+    tone = _tone(change.verdict)
+    return TableRow(cells(Code(_name(change)), *ends, Cell(told(change), tone)), tone)
+
+
+def _counts(name: str, own: Sequence[Change]) -> Paragraph:
+    fails = any(change.verdict == "fail" for change in own)
+    return Paragraph((Code(name), f": {', '.join(map(_count, own))}"), "fail" if fails else None)
+
+
+def _tone(verdict: Verdict | None) -> Tone:
+    """Leave out the verdict on a limit that is kept: most are."""
+    return None if verdict == "pass" else verdict

@@ -17,7 +17,7 @@ from .provenance import provenance
 
 if TYPE_CHECKING:
     from ..comparison.history import HistoryRun
-    from ..report.terminal import Line
+    from ..report.lines import Line
     from .baseline import Baseline
     from .limits.update import Outcome
 
@@ -284,8 +284,9 @@ class Summary:
 
     def _print_comparison(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print what the run was compared with, and which figures grew by more than is allowed."""
-        from ..report.comparison import compared_run
+        from ..report.comparison import of_run
         from ..report.json import compared, from_json
+        from ..report.lines import render
 
         since = compared(self.document)
         if since is not None:
@@ -293,7 +294,7 @@ class Summary:
             # The table of a failure was made before anything was compared.
             shown = [request.measurement for request in self._lasting() if request.told]
             measured = [(measurement["nodeid"], from_json(measurement)) for measurement in shown]
-            _write(terminalreporter, compared_run(since, measured, self.config.get_terminal_writer().fullwidth))
+            _write(terminalreporter, render(of_run(since, measured), self.config.get_terminal_writer().fullwidth))
 
     def _annotations(self) -> Iterator[str]:
         from ..report.github import annotation, level

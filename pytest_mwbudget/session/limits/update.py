@@ -19,7 +19,7 @@ from ...limits.sections import Surroundings, chosen
 from ...limits.updating import LARGE_RAISE, Broken, Change, Measured, Rules, Update, unused_places, updated
 from ...model.request_keys import RequestKey, keyed
 from ...model.results import Result
-from ...report.terminal import Line
+from ...report.lines import Line
 from ...report.text import amount, printable
 from ..artifacts import put
 from ..configuration import LIMITS, verbosity
