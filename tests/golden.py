@@ -19,10 +19,12 @@ from pytest_mwbudget.comparison.comparing import compare
 from pytest_mwbudget.comparison.history import history_run
 from pytest_mwbudget.comparison.merging import StoredRun, merged
 from pytest_mwbudget.comparison.pairs import Pair, Process, changes
+from pytest_mwbudget.model.changes import Since
 from pytest_mwbudget.model.request_keys import keyed
 from pytest_mwbudget.model.results import RepeatedTest, RequestLine, Result, SurveyRun
-from pytest_mwbudget.model.runs import Provenance, Run
+from pytest_mwbudget.model.runs import Commit, Provenance, Run
 from pytest_mwbudget.report import benchmark, comparison, html, junit, markdown, versus
+from pytest_mwbudget.report import history as report_history
 from pytest_mwbudget.report import json as report_json
 from pytest_mwbudget.report.github import annotation, level
 from pytest_mwbudget.report.overview import together
@@ -35,6 +37,7 @@ MADE = Provenance(None, "Epyc", "0")
 RUN = Run("2026-11-23T10:00:00+00:00", "3.13.1", "CPython", "Linux", "asyncio", {"starlette": "1.3.1"}, MADE)
 SURVEY = SurveyRun(12.5, 120, 40, (RepeatedTest("tests/test_shop.py::test_calls", "assert 3 == 1"),))
 LEFT_OUT = [("tests/test_shop.py::test_posts", RequestLine("POST", "/orders"), "a POST request is not repeated")]
+SINCE = Since("main", RUN.created, Commit("a" * 40, uncommitted=False), new=("b GET /",), differences=("Python",))
 ALLOWED = "us:5%,objects:0,total_us:10%"
 WIDTHS = (80, 120)
 # The page of a request is long, so it is rendered of results that have all its parts between them.
@@ -132,6 +135,9 @@ def _documents(measured: Measured) -> Iterator[tuple[str, str]]:
     document = _document(measured)
     yield "report.md", markdown.render(document)
     yield "benchmark.json", benchmark.render(document)
+    yield "history.jsonl", report_history.line(document)
+    whole = report_json.document(document["measurements"][:1], document["left_out"], SURVEY, MADE, SINCE)
+    yield "document.json", report_json.render({**document, **whole, "created": RUN.created, "environment": document["environment"]})
     history = [history_run(RUN, measured), history_run(replace(RUN, created="2026-11-24T10:00:00+00:00"), measured)]
     some = [one for one in measured if one[0].partition("::test_")[2] in ON_THE_PAGE]
     page = html.render(_document(some), str, history)
@@ -141,8 +147,9 @@ def _documents(measured: Measured) -> Iterator[tuple[str, str]]:
 def _document(measured: Measured) -> dict[str, Any]:
     data = [report_json.to_json(result, nodeid) for nodeid, result in measured]
     out = [report_json.left_out_to_json(nodeid, request, why) for nodeid, request, why in LEFT_OUT]
-    made = ("python", "implementation", "platform", "loop", "packages")
-    environment = {name: getattr(RUN, name) for name in made} | {"processor": "Epyc", "hash_seed": "0"}
+    made = ("python", "implementation", "platform", "loop")
+    environment = {name: getattr(RUN, name) for name in made}
+    environment |= {"processor": "Epyc", "hash_seed": "0", "packages": RUN.packages}
     return report_json.document(data, out, SURVEY, MADE) | {"created": RUN.created, "environment": environment}
 
 
