@@ -9,18 +9,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from .comparison.history import HistoryRun
 from .errors import MwBudgetError, SettingError, report_of
 from .messages import pages
-from .report.json import left_out, measured, surveyed
+from .model.measured_run import MeasuredRun
 from .report.overview import together
 from .report.terminal import run
 from .report.text import printable
 from .session.artifacts import HTML, RENDERED, STORED, check_distinct, put
-from .session.history import read as read_history
-from .session.stored import MISSHAPEN, files_in, misshapen, together_of
+from .storage.history import read as read_history
+from .storage.merging import merged_run
+from .storage.saved_runs import files_in, read
 
 # The exit status of a program that the user has interrupted, as shells report it.
 INTERRUPTED = 130
@@ -200,13 +200,11 @@ def _render(sources: Sequence[Path], path_options: Mapping[str, str]) -> None:
     )
     for output, option in options.items():
         output.check_package(option)
-    document, notes = together_of(files)
+    runs = {str(file): read(file) for file in files}
+    stored, notes = merged_run(runs)
     history, broken = _history(path_options.get("history"), drawn=HTML in paths)
-    try:
-        texts = {output: output.render(document, path, history) for output, path in paths.items()}
-        tables = [] if texts else _tables(document)
-    except MISSHAPEN as error:
-        raise misshapen(sources[0], error) from None
+    texts = {output: output.render(stored, path, history) for output, path in paths.items()}
+    tables = [] if texts else _tables(stored)
     for output, path in paths.items():
         output.check(path, options[output])
     for output, text in texts.items():
@@ -230,12 +228,11 @@ def _history(path: str | None, *, drawn: bool) -> tuple[Sequence[HistoryRun], Se
         raise SettingError(f"--history={path!r} cannot be read: {error}; {remedy}", message_id="file") from None
 
 
-def _tables(document: Mapping[str, Any]) -> list[str]:
-    environment = document["environment"]
-    python = f"{environment['implementation']} {environment['python']}"
-    width, results = shutil.get_terminal_size().columns, measured(document)
-    lines = [*run([(nodeid, result) for nodeid, result in results if not result.surveyed], python, width)]
-    lines += together(surveyed(document), [result for _, result in results], left_out(document), width)
+def _tables(stored: MeasuredRun) -> list[str]:
+    width = shutil.get_terminal_size().columns
+    own = [(nodeid, result) for nodeid, result in stored.measured if not result.surveyed]
+    lines = [*run(own, stored.run.interpreter, width)]
+    lines += together(stored.survey, stored.results, stored.left_out, width)
     return [line.text for line in lines]
 
 

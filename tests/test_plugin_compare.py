@@ -12,9 +12,9 @@ import pytest
 
 from pytest_mwbudget.errors import SettingError
 from pytest_mwbudget.model.runs import Commit
-from pytest_mwbudget.report.json import compared
 from pytest_mwbudget.session.provenance import provenance
-from pytest_mwbudget.session.stored import located, saved_file
+from pytest_mwbudget.storage.codec import measured_run
+from pytest_mwbudget.storage.saved_runs import located, saved_file
 
 from .apps import FAST, LEAN, Scheduled, alone
 from .readings import readings
@@ -104,7 +104,7 @@ def test_a_run_is_saved_and_an_equal_run_compares_as_the_same_and_takes_its_plac
     # How often a spin reads the clock in its time, and what that allocates, depends on the speed of the machine.
     steady = [one for one in after["measurements"][0]["changes"] if one["quantity"] in ("tasks", "threads")]
     assert {change["word"] for change in steady} == {"same"}
-    since = compared(after)
+    since = measured_run(after).since
     assert since is not None
     assert (since.name, since.created, since.grown) == ("main", document["created"], ())
     after = json.loads(SAVED.read_text(encoding="utf-8"))

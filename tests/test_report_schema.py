@@ -13,11 +13,12 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from pytest_mwbudget.model.results import HotFunction, Profile, Result
-from pytest_mwbudget.report.json import SCHEMA, document, render, to_json
+from pytest_mwbudget.storage import codec
 
+from .canned import as_json, one_run
 from .test_report_json import BUSY, GZIP_COUNTS, RESULT, RESULTS
 
-PUBLISHED = json.loads((files("pytest_mwbudget.report") / "schema.json").read_text(encoding="utf-8"))
+PUBLISHED = json.loads((files("pytest_mwbudget.storage") / "schema.json").read_text(encoding="utf-8"))
 VALIDATOR = Draft202012Validator(PUBLISHED, format_checker=Draft202012Validator.FORMAT_CHECKER)
 
 PROFILE = Profile(
@@ -45,7 +46,7 @@ def misfits(found: Any) -> list[str]:
 
 def written(*results: Result) -> Any:
     """Return the document as parsed from the file."""
-    return json.loads(render(document([to_json(result, "test_overhead.py::test_health") for result in results])))
+    return as_json(one_run(*results, nodeid="test_overhead.py::test_health"))
 
 
 def test_it_is_a_schema() -> None:
@@ -53,7 +54,7 @@ def test_it_is_a_schema() -> None:
 
 
 def test_it_is_that_of_this_version() -> None:
-    assert PUBLISHED["properties"]["schema"]["const"] == SCHEMA
+    assert PUBLISHED["properties"]["schema"]["const"] == codec.SCHEMA
 
 
 @pytest.mark.parametrize("result", ALL.values(), ids=ALL)

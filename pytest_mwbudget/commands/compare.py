@@ -14,7 +14,7 @@ from ..config.table import SETTINGS
 from ..report.comparison import lines, markdown
 from ..session.artifacts import MARKDOWN, check_distinct, put
 from ..session.comparison import since_of
-from ..session.stored import files_in, located, stored_runs
+from ..storage.saved_runs import files_in, located, stored_runs
 
 SAME, GROWN = 0, 1
 

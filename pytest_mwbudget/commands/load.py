@@ -22,14 +22,12 @@ from ..load.server import require_server
 from ..model.quantities import RPS_SHARE
 from ..model.remedies import TimeOption
 from ..model.results import Measurement
-from ..report.json import document, to_json
 from ..report.terminal import run
 from ..report.text import printable
-from ..session.provenance import provenance
 from ..session.turns import Turns
 from ..timing.run import Environment
 from ..workload.requests import Wanted, parsed
-from .measure import FAILED, PASSED, add_end_of, files_of, header, output_apart
+from .measure import FAILED, PASSED, add_end_of, files_of, header, output_apart, write
 
 
 def main(command_line: Mapping[str, Any]) -> int:
@@ -67,9 +65,7 @@ def main(command_line: Mapping[str, Any]) -> int:
     if named.note:
         print(printable(f"note: {named.note}"))
     _report(command_line["app"], measurement)
-    stored = document([to_json(measurement, command_line["app"])], provenance=provenance(Path.cwd()) if files else None)
-    for file, path in files.items():
-        file.write(path, stored)
+    write(files, [(command_line["app"], measurement)])
     return FAILED if measurement.verdict == "fail" else PASSED
 
 

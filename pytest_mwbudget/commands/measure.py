@@ -26,16 +26,17 @@ from ..engine import Hosting, measure
 from ..errors import EndlessError, LifespanError, MwBudgetError, SettingError, StatusError, described, report_of
 from ..interpreter.clocks import perf_counter_ns
 from ..model.estimate import Seconds
+from ..model.measured_run import LeftOut, MeasuredRun
 from ..model.remedies import TimeOption
 from ..model.results import RequestLine, Result
-from ..report.json import document, left_out_to_json, to_json
 from ..report.matrix import matrices
 from ..report.overview import matrix
 from ..report.terminal import Line, run
 from ..report.text import printable, shortened
 from ..session.artifacts import STORED, Output, check_distinct
-from ..session.provenance import provenance
+from ..session.provenance import provenance, this_run
 from ..session.turns import Turns
+from ..storage.codec import storable
 from ..timing.run import NS_PER_S, Environment
 from ..timing.schedule import Schedule
 from ..workload.host import Host
@@ -389,10 +390,18 @@ def _report(app: str, measuring: Measuring, files: Mapping[Output, Path], termin
         if shown and not verbosity:
             print("-v shows the table of each request", file=terminal)
     left_out = [
-        left_out_to_json(app, RequestLine(measuring.requests[place].method, measuring.requests[place].url), why)
+        LeftOut(app, RequestLine(measuring.requests[place].method, measuring.requests[place].url), why)
         for place, why in sorted(measuring.left_out.items())
     ]
-    made = provenance(Path.cwd()) if files else None
-    stored = document([to_json(result, app) for app, result in results], left_out, provenance=made)
-    for output, path in files.items():
-        output.write(path, stored)
+    write(files, results, left_out)
+
+
+def write(
+    files: Mapping[Output, Path], measured: Sequence[tuple[str, Result]], left_out: Sequence[LeftOut] = ()
+) -> None:
+    """Write the files of what was measured here."""
+    if files:
+        run = this_run((result for _, result in measured), provenance(Path.cwd()))
+        stored = storable(MeasuredRun(run, tuple(measured), tuple(left_out)))
+        for output, path in files.items():
+            output.write(path, stored)

@@ -31,15 +31,20 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A stored run: when it was made (ISO 8601, None in old files), and what its figures depend on.
+    """A run: when it was made (ISO 8601), and what its figures depend on.
 
     `packages` has the versions of installed packages by name.
     """
 
-    created: str | None
+    created: str
     python: str
     implementation: str
     platform: str
     loop: str
     packages: Mapping[str, str] = field(default_factory=dict)
     provenance: Provenance = field(default_factory=Provenance)
+
+    @property
+    def interpreter(self) -> str:
+        """The implementation and the version of Python."""
+        return f"{self.implementation} {self.python}"

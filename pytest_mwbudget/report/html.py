@@ -19,19 +19,20 @@ from urllib.parse import quote
 from ..comparison.history import HistoryRun, over_time
 from ..errors import explain_command
 from ..model.changes import BETTER, WORSE, Change, Since
+from ..model.measured_run import MeasuredRun
 from ..model.quantities import UNDER_LOAD, Quantity, Traits
 from ..model.request_keys import keyed
 from ..model.results import Verdict
+from ..model.saves import UNREAD
 from ..model.stack import ENDPOINT
 from .changes import about, cell, span
 from .charts import charts
 from .findings import ACCEPT
-from .json import compared, left_out, measured, surveyed
 from .load import LoadRow, LoadView
 from .matrix import matrices
 from .picture import picture
 from .survey import survey
-from .table import COUNTS, MESSAGES, SAVES, SPENT, TAIL_COLUMNS, TREND_COLUMNS, UNREAD, US, Figure, Row
+from .table import COUNTS, MESSAGES, SAVES, SPENT, TAIL_COLUMNS, TREND_COLUMNS, US, Figure, Row
 from .text import amount, bound, figure, formatted
 from .view import View, view
 
@@ -43,34 +44,33 @@ if TYPE_CHECKING:
 BETWEEN_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[\w}])(?=/)|(?<=[._:-])(?=\w)")
 
 
-def render(document: Mapping[str, Any], link: Callable[[str], str] = str, history: Sequence[HistoryRun] = ()) -> str:
-    """Render the page for a `document` of `report.json.document`.
+def render(run: MeasuredRun, link: Callable[[str], str] = str, history: Sequence[HistoryRun] = ()) -> str:
+    """Render the page of a run.
 
     `link` returns the path of a profile file relative to the page, unquoted. `history` has earlier runs and this one,
     oldest first; the page draws its rows over time. Raises ImportError if Jinja2 is not installed.
     """
     style, script = _asset("report.css"), _asset("report.js")
-    results = measured(document)
-    views = [(nodeid, view(result)) for nodeid, result in results]
-    run, since, past = surveyed(document), compared(document), over_time(history)
-    pasts = [past.get(key) for key, _ in keyed(results)]
+    views = [(nodeid, view(result)) for nodeid, result in run.measured]
+    since, past = run.since, over_time(history)
+    pasts = [past.get(key) for key, _ in keyed(run.measured)]
     return _template().render(
         policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'",
         style=style,
         script=script,
-        surroundings=document["environment"],
-        commit=document.get("commit"),
-        created=document.get("created"),
+        surroundings=run.run,
+        commit=run.run.provenance.commit,
+        created=run.run.created,
         sections=[
             _section(number, nodeid, shown, link, since) | {"past": past and charts(past)}
             for number, ((nodeid, shown), past) in enumerate(zip(views, pasts, strict=True), 1)
         ],
         since=since,
         about=[*about(since)] if since else [],
-        survey=run and survey(run, [result for _, result in results], left_out(document)),
-        matrices=matrices([result for _, result in results]),
+        survey=run.survey and survey(run.survey, run.results, run.left_out),
+        matrices=matrices(run.results),
         headline=_headline([shown.verdict for _, shown in views]),
-        left_out=left_out(document),
+        left_out=run.left_out,
         ids_shown=any(shown.has_ids for _, shown in views),
         explain=explain_command("ID"),
         accept=ACCEPT,

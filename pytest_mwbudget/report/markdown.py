@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any
 
 from ..errors import explain_command
+from ..model.measured_run import MeasuredRun
 from ..model.quantities import COUNTED, TAILS, Quantity, Traits
 from ..model.results import Profile, RequestLine, Verdict
+from ..model.runs import Run
 from .changes import about, cell, span
 from .findings import ACCEPT
-from .json import compared, left_out, measured, surveyed
 from .load import LoadView
 from .matrix import Cell, Matrix, matrices
 from .survey import Survey, survey
@@ -41,27 +41,26 @@ IDS = f"More: `{explain_command('ID')}`, for an ID in &#91;brackets&#93;"
 SPECIAL = re.compile(r"[\\`*\[\]<>&|~$@#]|(?<![^\W_])_|_(?![^\W_])|(?<=[Ww]{3})\.|:(?=//)|^[-+]|^\d(?=\d*[.)](?:\s|$))")
 
 
-def render(document: Mapping[str, Any], limit: int | None = None) -> str:
+def render(run: MeasuredRun, limit: int | None = None) -> str:
     """Render a section for each measured request, failing requests first.
 
     The text has at most `limit` bytes: if not all sections fit, the last ones are omitted and a sentence says so. It is
     empty if even this sentence does not fit.
     """
-    ordered = sorted(measured(document), key=lambda pair: ORDER.index(pair[1].verdict))
+    ordered = sorted(run.measured, key=lambda pair: ORDER.index(pair[1].verdict))
     shown = [(nodeid, view(result)) for nodeid, result in ordered]
     verdicts = _head([request_view.verdict for _, request_view in shown])
-    results, run = [result for _, result in ordered], surveyed(document)
+    results, since = [result for _, result in ordered], run.since
     tables = ["\n".join(_matrix(matrix)) for matrix in matrices(results)]
-    since = compared(document)
     if since is not None:
         sentences = (*since.grown, *since.unjudged, *about(since))
         tables.insert(0, "\n".join(f"- {plain(sentence)}" for sentence in sentences))
-    if run is not None:
-        tables.insert(0, "\n".join(_survey(survey(run, results, left_out(document)))))
+    if run.survey is not None:
+        tables.insert(0, "\n".join(_survey(survey(run.survey, results, run.left_out))))
     head = _joined([verdicts, *tables]).rstrip("\n")
     sections = ["\n".join(_section(nodeid, request_view)) for nodeid, request_view in shown]
-    unmeasured = _unmeasured(left_out(document))
-    foot = _foot(document["environment"], has_ids=any(request_view.has_ids for _, request_view in shown))
+    unmeasured = _unmeasured(run.left_out)
+    foot = _foot(run.run, has_ids=any(request_view.has_ids for _, request_view in shown))
     foot = f"{unmeasured}\n\n{foot}" if unmeasured else foot
     text = _joined([head, *sections, foot])
     if limit is None or _size(text) <= limit:
@@ -105,9 +104,9 @@ def _head(verdicts: Sequence[Verdict | None]) -> str:
     return f"## mw-budget: {', '.join(numbers) or 'nothing was measured'}"
 
 
-def _foot(environment: Mapping[str, Any], *, has_ids: bool) -> str:
-    words = (environment["implementation"], environment["python"], "on", environment["platform"])
-    machine = f"{plain(' '.join(words))}, loop {plain(environment['loop'])}"
+def _foot(run: Run, *, has_ids: bool) -> str:
+    words = (run.implementation, run.python, "on", run.platform)
+    machine = f"{plain(' '.join(words))}, loop {plain(run.loop)}"
     return f"{machine}\n\n{IDS}" if has_ids else machine
 
 

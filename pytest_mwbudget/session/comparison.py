@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import pytest
 
 from ..comparison.allowed import Allowed, parsed
 from ..comparison.comparing import Comparison, compare, offences, unjudged
-from ..comparison.merging import StoredRun, merged
+from ..comparison.merging import merged
 from ..errors import SettingError, tagged
 from ..model.changes import Since
+from ..model.measured_run import MeasuredRun
 from ..model.request_keys import keyed
 from ..report.comparison import grown_sentence, unjudged_sentence
-from ..report.json import change_to_json, measured, run_of, since_to_json
+from ..storage.saved_runs import located, stored_runs
 from .configuration import enforced, plugin_folder
-from .stored import located, stored_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,29 +24,26 @@ class Baseline:
     """The runs to compare with, how to call them, and what may grow by how much."""
 
     name: str
-    runs: Sequence[StoredRun]
+    runs: Mapping[str, MeasuredRun]
     allowed: Allowed
 
-    def compared(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the document of a run with the changes of its figures, and what they broke."""
-        own = StoredRun("this run", run_of(document), measured(document))
-        comparison = compare(merged(self.runs), merged([own]))
-        changes = {(pair.nodeid, pair.request): [*map(change_to_json, pair.changes)] for pair in comparison.pairs}
-        measurements = [
-            {**measurement, "changes": changes.get(key, [])}
-            for (key, _), measurement in zip(keyed(own.measured), document["measurements"], strict=True)
-        ]
-        since = since_of(self.name, self.runs, comparison, self.allowed)
-        return {**document, "measurements": measurements, "comparison": since_to_json(since)}
+    def compared(self, run: MeasuredRun) -> MeasuredRun:
+        """Return a run with the changes of its figures, and what they broke."""
+        comparison = compare(merged(self.runs), merged({"this run": run}))
+        changes = {(pair.nodeid, pair.request): pair.changes for pair in comparison.pairs}
+        measured = tuple(
+            (key.nodeid, replace(result, changes=changes.get(key, ()))) for key, result in keyed(run.measured)
+        )
+        return replace(run, measured=measured, since=since_of(self.name, self.runs, comparison, self.allowed))
 
 
-def since_of(name: str, runs: Sequence[StoredRun], comparison: Comparison, allowed: Allowed) -> Since:
+def since_of(name: str, runs: Mapping[str, MeasuredRun], comparison: Comparison, allowed: Allowed) -> Since:
     """Say what a run was compared with, and which figures grew by more than is allowed.
 
     If growth is limited and no request is in both runs, this counts as a broken limit: a gate that judges nothing must
     not pass.
     """
-    newest = max(runs, key=lambda stored: stored.run.created or "").run
+    newest = max((stored.run for stored in runs.values()), key=lambda run: run.created)
     grown = [grown_sentence(offence) for offence in offences(comparison, allowed)]
     if allowed and not comparison.pairs:
         nothing = f"no request is in both runs, so nothing was judged; compare with a run of the same tests than {name}"

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from ..comparison.pairs import Process
 from ..errors import VersusError
 from ..model.estimate import Seconds
+from ..model.measured_run import MeasuredRun
 from ..model.request_keys import keyed
-from ..report.json import from_json
+from ..storage.codec import measured_run
 from .commands import run_to_the_end
 from .order import ORDER, Order, Statement
 
@@ -73,10 +73,11 @@ def run(side: Side, time_s: Seconds, seed: int, limit_s: Seconds) -> Ran:
         if status not in ENDED or statement is None:
             raise VersusError(_why_not(side, status, output), message_id="versus-side")
         try:
-            document = json.loads(written.read_text(encoding="utf-8"))
+            measured = measured_run(json.loads(written.read_text(encoding="utf-8")))
         except (OSError, ValueError):
             raise VersusError(f"pytest wrote no results for {side.name}:\n{output}", message_id="versus-side") from None
-    return Ran(_process(document), statement, output, [_left_out(request) for request in document["left_out"]])
+    left_out = [f"{nodeid} {request}: {reason}" for nodeid, request, reason in measured.left_out]
+    return Ran(_process(measured), statement, output, left_out)
 
 
 def _why_not(side: Side, status: int, output: str) -> str:
@@ -85,17 +86,6 @@ def _why_not(side: Side, status: int, output: str) -> str:
     return f"pytest {reason} for {side.name}{whose}; correct this, or the arguments for pytest after --:\n{output}"
 
 
-def _process(document: Mapping[str, Any]) -> Process:
-    data = document["measurements"]
-    results = [(measurement["nodeid"], from_json(measurement)) for measurement in data]
-    keys = [key for key, _ in keyed(results)]
-    speeds = {
-        key: measurement["reference_ns"]
-        for key, measurement in zip(keys, data, strict=True)
-        if measurement.get("reference_ns")
-    }
-    return Process({key: result for key, (_, result) in zip(keys, results, strict=True)}, speeds)
-
-
-def _left_out(data: Mapping[str, Any]) -> str:
-    return f"{data['nodeid']} {data['request']['method']} {data['request']['url']}: {data['reason']}"
+def _process(run: MeasuredRun) -> Process:
+    results = dict(keyed(run.measured))
+    return Process(results, {key: result.reference_ns for key, result in results.items() if result.reference_ns})
