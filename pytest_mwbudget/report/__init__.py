@@ -1,4 +1,4 @@
-"""Reports of a finished result: terminal, HTML, Markdown, JSON, JUnit, GitHub, pytest-benchmark, flamegraph.
+"""Reports of a finished result: terminal, HTML, Markdown, JUnit, GitHub, pytest-benchmark, flamegraph.
 
 `view` derives rows, findings and sentences from a result; each report only formats them.
 
