@@ -7,14 +7,13 @@ import math
 import platform
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 
 from pytest_mwbudget.model.changes import Since
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.measured_run import LeftOut, MeasuredRun
-from pytest_mwbudget.model.quantities import COUNTED, EXECUTED, PROCESS_WIDE
+from pytest_mwbudget.model.quantities import COUNTED, PROCESS_WIDE
 from pytest_mwbudget.model.results import (
     Books,
     Count,
@@ -142,90 +141,6 @@ RESULTS = {
     "without layers": replace(RESULT, layers=()),
 }
 each_result = pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
-
-NUMBER = (int, float)
-ESTIMATE = {"estimate": NUMBER, "low": NUMBER, "high": NUMBER}
-COUNT = {"count": int, "exact": bool, "low": int, "high": int}
-COUNTS = {
-    "objects": COUNT | {"types": dict},
-    "allocations": COUNT,
-    "bytes": COUNT,
-    "tasks": COUNT | {"names": dict},
-    "threads": COUNT | {"names": dict},
-    "retained": COUNT | {"types": dict},
-    "suspensions": COUNT,
-    **dict.fromkeys(EXECUTED, COUNT),
-    "messages": {"receive": int, "send": int},
-    "own_types": list,
-}
-# The stable shape; later versions may add keys. A tuple lists the allowed types of a value.
-SHAPE = {
-    "schema": str,
-    "environment": {"python": str, "implementation": str, "platform": str, "loop": str, "packages": dict},
-    "measurements": [
-        {
-            "nodeid": str,
-            "request": {"method": str, "url": str},
-            "status": int,
-            "verdict": str,
-            "rounds": int,
-            "seconds": NUMBER,
-            "floor_us": NUMBER,
-            "slowdown": NUMBER,
-            "total_us": ESTIMATE,
-            "outside_us": ESTIMATE,
-            "endpoint_us": ESTIMATE,
-            "layers": [
-                {
-                    "index": int,
-                    "name": str,
-                    "qualname": str,
-                    "kind": str,
-                    "entered": bool,
-                    "us": ESTIMATE,
-                    "method": str,
-                    "budget_us": NUMBER,
-                    "verdict": str,
-                    "merged_with": (str, type(None)),
-                    "runs_task": bool,
-                    "busy_us": NUMBER,
-                    "busy_interval_us": list,
-                    "wait_us": NUMBER,
-                    "cpu_us": NUMBER,
-                    "blocking": bool,
-                    **COUNTS,
-                    "budgets": dict,
-                    "why": dict,
-                }
-            ],
-            "loop": str,
-            "requests": int,
-            "ledger": {"requests": int, "outside": COUNTS, "endpoint": COUNTS, "total": COUNTS, "why": dict},
-        }
-    ],
-}
-
-
-def misfits(data: Any, shape: Any, where: str = "") -> list[str]:
-    """Return a message for each place where `data` does not have the shape."""
-    if isinstance(shape, dict):
-        missing = [f"{where}/{key} is missing" for key in shape if key not in data]
-        return missing + [m for key in shape if key in data for m in misfits(data[key], shape[key], f"{where}/{key}")]
-    if isinstance(shape, list):
-        return [m for number, item in enumerate(data) for m in misfits(item, shape[0], f"{where}/{number}")]
-    return [] if isinstance(data, shape) else [f"{where} is {data!r}"]
-
-
-def test_the_document_has_the_shape_that_was_promised() -> None:
-    found = replace(RESULT, layers=RESULT.layers[:1])
-    assert misfits(as_json(one_run(found, nodeid="test_overhead.py::test_health")), SHAPE) == []
-
-
-def test_the_check_of_the_shape_can_fail() -> None:
-    data = as_json(one_run(replace(RESULT, layers=RESULT.layers[:1])))
-    del data["environment"]["loop"]
-    data["measurements"][0]["layers"][0]["us"]["low"] = "17"
-    assert misfits(data, SHAPE) == ["/environment/loop is missing", "/measurements/0/layers/0/us/low is '17'"]
 
 
 def test_a_measurement_says_what_was_measured() -> None:

@@ -101,7 +101,7 @@ def test_a_base_gives_its_shape_to_a_subclass() -> None:
 
 def test_values_can_be_added_before_the_record_is_made() -> None:
     values = SHAPED.values(Whole, SHAPED.plain(Whole(Part("a"))))
-    assert values == {"part.name": "a", "part.loud": "A"}
+    assert values == {"part": {"name": "a", "loud": "A"}}
     assert SHAPED.made(Whole, Values(values, note="b")) == Whole(Part("a"), note="b")
 
 

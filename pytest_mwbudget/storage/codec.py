@@ -18,7 +18,7 @@ from ..model.measured_run import LeftOut, MeasuredRun
 from ..model.quantities import PROCESS_WIDE, TRAITS
 from ..model.reasons import reasons
 from ..model.results import FRAMES, Advice, Count, Counts, Result, ResultRow
-from ..model.saves import UNREAD
+from ..model.saves import UNREAD, Saves
 from ..model.trend import Trend
 from .records import Records, Shape, fields_of
 
@@ -194,13 +194,12 @@ def left_out(data: Data) -> LeftOut:
 
 def result(data: Data) -> Result:
     """Read a result that `measurement` wrote."""
-    values = RECORDS.values(Result, data)
-    for path in ("layers", "endpoint.parts"):
-        if path in values:
-            values[path] = tuple(_row(row, data["ledger"]["why"]) for row in values[path])
-    for frame in FRAMES:
-        if any(path.startswith(f"frames.{frame}.") for path in values):
-            values[f"frames.{frame}.layer"] = ResultRow.of_frame(frame).layer
+    values, uncounted = RECORDS.values(Result, data), data["ledger"]["why"]
+    values["layers"] = tuple(_row(row, uncounted) for row in data["layers"])
+    if "endpoint" in values:
+        values["endpoint"]["parts"] = tuple(_row(row, uncounted) for row in data["endpoint"]["parts"])
+    for frame, row in values.get("frames", {}).items():
+        row["layer"] = ResultRow.of_frame(frame).layer
     return RECORDS.made(Result, values)
 
 
@@ -209,6 +208,6 @@ def _row(data: Data, uncounted: Data) -> ResultRow:
     why = {key: reason for key, reason in data["why"].items() if key in PROCESS_WIDE and key not in uncounted}
     values = RECORDS.values(ResultRow, {**data, "why": None if data["messages"] is None else why})
     unsaved = data["why"].get("saves_us")
-    if "us" in values and "saves.us" not in values and unsaved != UNREAD:
-        values["saves.why"] = unsaved
+    if "us" in values and "saves" not in values and unsaved != UNREAD:
+        values["saves"] = Saves(None, unsaved)
     return RECORDS.made(ResultRow, values)

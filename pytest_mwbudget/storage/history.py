@@ -46,15 +46,10 @@ def append(path: Path, line: str) -> None:
     """Append a line in one write, after a line break if a killed run left a part of a line. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file, held(path, PATIENCE_S):
-        broken = file.seek(0, 2) > 0 and _last_byte(path) != b"\n"
+        file.seek(max(file.seek(0, 2) - 1, 0))
+        broken = file.read() not in (b"", b"\n")
         file.write(b"\n" * broken + line.encode())
         file.flush()
-
-
-def _last_byte(path: Path) -> bytes:
-    with path.open("rb") as file:
-        file.seek(-1, 2)
-        return file.read()
 
 
 def read(path: Path) -> tuple[Sequence[HistoryRun], Sequence[str]]:

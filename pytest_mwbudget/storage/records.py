@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -24,7 +24,7 @@ PLAIN: Mapping[Any, tuple[type, ...]] = {int: (int,), float: (int, float), bool:
 
 
 class Values(dict[str, Any]):
-    """Plain values, or values, of a record by their paths in it."""
+    """The values of a record by field: plain ones, records, or the values of a record inside."""
 
 
 class Records:
@@ -33,6 +33,7 @@ class Records:
     def __init__(self, shapes: Mapping[type, Mapping[str, Shape]], completed: Mapping[type, Completion]) -> None:
         self._shapes = shapes
         self._completed = completed
+        self._readers: dict[type, Mapping[str, tuple[Callable[[Any], Any], bool]]] = {}
 
     def shape(self, kind: type) -> Mapping[str, Shape]:
         """Return the shape of a record by key; that of a subclass is that of its base."""
@@ -73,39 +74,52 @@ class Records:
 
     def record(self, kind: type[Record], data: Mapping[str, Any]) -> Record:
         """Return a record. Raises KeyError, TypeError or ValueError if the data are of something else."""
-        return self.made(kind, self.values(kind, data))
+        own = kind in self._shapes
+        return self.made(kind, self.values(kind, data) if own else {key: data[key] for key in self.shape(kind)})
 
     def values(self, kind: type, data: Mapping[str, Any]) -> Values:
         """Return the plain values of a record, without those that are null."""
-        return Values(_placed(self.shape(kind), data))
+        values = Values()
+        for path, value in _placed(self.shape(kind), data):
+            *outer, name = _steps(path)
+            inside = values
+            for step in outer:
+                inside = inside.setdefault(step, Values())
+            inside[name] = value
+        return values
 
-    def made(self, kind: type[Record], values: Values) -> Record:
-        """Make a record of its values."""
-        hints = fields_of(cast("Any", kind))
-        known = {name: None for name, (_, nullable) in hints.items() if nullable}
-        known |= {
-            name: self._value(hints[name][0], value) for name, value in _by_field(values).items() if name in hints
+    def made(self, kind: type[Record], values: Mapping[str, Any]) -> Record:
+        """Make a record of its values; a field without one is None, or has its default."""
+        if kind not in self._readers:
+            self._readers[kind] = {
+                name: (self._reader(hint), none) for name, (hint, none) in fields_of(cast("Any", kind)).items()
+            }
+        known = {
+            name: None if values.get(name) is None else read(values[name])
+            for name, (read, nullable) in self._readers[kind].items()
+            if nullable or values.get(name) is not None
         }
         return kind(**(self._completed[kind](known) if kind in self._completed else known))
 
-    def _value(self, hint: Any, data: Any) -> Any:
-        """Return the value of a field. JSON has lists for tuples, and text for keys that are numbers."""
+    def _reader(self, hint: Any) -> Callable[[Any], Any]:
+        """Return what reads a value of this type. JSON has lists for tuples, and text for keys that are numbers."""
+        origin, arguments = get_origin(hint), get_args(hint)
         if hint in PLAIN:
-            return _checked(data, PLAIN[hint])
+            return partial(_checked, PLAIN[hint])
+        if origin is Literal:
+            return partial(_word, arguments)
+        if origin is tuple:
+            read = self._reader(arguments[0])
+            return lambda data: tuple(map(read, data))
+        if origin is Mapping:
+            numbered, read = arguments[0] is int, self._reader(arguments[1])
+            return lambda data: {int(key) if numbered else key: read(part) for key, part in data.items()}
+        return partial(self._read, hint)
+
+    def _read(self, kind: Any, data: Any) -> Any:
         if is_record(type(data)):
             return data
-        origin, arguments = get_origin(hint), get_args(hint)
-        if origin is Literal:
-            if data not in arguments:
-                raise ValueError(f"{data!r} is none of {arguments}")
-            return data
-        if origin is tuple:
-            return tuple(self._value(arguments[0], part) for part in data)
-        if origin is Mapping:
-            key, value = arguments
-            parts = _by_field(data) if isinstance(data, Values) else data
-            return {int(name) if key is int else name: self._value(value, part) for name, part in parts.items()}
-        return self.made(hint, data) if isinstance(data, Values) else self.record(hint, data)
+        return self.made(kind, data) if isinstance(data, Values) else self.record(kind, data)
 
 
 def is_record(kind: Any) -> bool:
@@ -129,9 +143,14 @@ def bare(hint: Any) -> Any:
     return getattr(hint, "__supertype__", hint)
 
 
+@cache
+def _steps(path: str) -> Sequence[str]:
+    return path.split(".")
+
+
 def _at(record: Any, path: str) -> Any:
     """Return the value at a path, None if a record on the way is."""
-    for step in path.split("."):
+    for step in _steps(path):
         record = record.get(step) if isinstance(record, Mapping) else getattr(record, step)
         if record is None:
             return None
@@ -150,21 +169,15 @@ def _placed(shape: Mapping[str, Shape], data: Mapping[str, Any]) -> Iterator[tup
             yield from _placed(part, value)
 
 
-def _by_field(values: Values) -> dict[str, Any]:
-    """Return what belongs to each field of a record: its value, or the values of a record by their paths in that."""
-    fields: dict[str, Any] = {}
-    for path, value in values.items():
-        name, _, inner = path.partition(".")
-        if inner:
-            fields.setdefault(name, Values())[inner] = value
-        elif value is not None:
-            fields[name] = value
-    return fields
-
-
-def _checked(data: Any, types: tuple[type, ...]) -> Any:
+def _checked(types: tuple[type, ...], data: Any) -> Any:
     if type(data) not in types:
         raise TypeError(f"{data!r} is not of type {types[-1].__name__}")
     if float in types and not math.isfinite(data):
         raise ValueError(f"{data!r} is not a finite number")
+    return data
+
+
+def _word(words: tuple[str, ...], data: Any) -> Any:
+    if data not in words:
+        raise ValueError(f"{data!r} is none of {words}")
     return data
