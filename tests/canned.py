@@ -9,13 +9,13 @@ from typing import Any
 
 from pytest_mwbudget.model.measured_run import MeasuredRun
 from pytest_mwbudget.model.results import FRAMES, Books, Frame, Judged, Ledger, RequestLine, Result, ResultRow
-from pytest_mwbudget.model.runs import Commit, Provenance, Run
+from pytest_mwbudget.model.runs import Commit, Run
 from pytest_mwbudget.report.advice import advise
 from pytest_mwbudget.storage import codec
 
 PACKAGES = {"pytest": "9.0.0", "starlette": "1.3.1"}
-MADE = Provenance(Commit("a" * 40, uncommitted=False), "Epyc", "0")
-RUN = Run("2026-11-23T10:00:00+00:00", "3.13.1", "CPython", "Linux", "asyncio", PACKAGES, MADE)
+COMMIT = Commit("a" * 40, uncommitted=False)
+RUN = Run("2026-11-23T10:00:00+00:00", "3.13.1", "CPython", "Linux", "asyncio", PACKAGES, COMMIT, "Epyc", "0")
 # A value of the result that `but` keeps.
 KEPT: Any = object()
 

@@ -29,12 +29,12 @@ from pytest_mwbudget.model.results import (
     RequestLine,
     Result,
 )
-from pytest_mwbudget.model.runs import Provenance, Run
+from pytest_mwbudget.model.runs import Run
 from pytest_mwbudget.model.stack import Layer
 
 from .canned import but, canned
 
-RUN = Run("2026-11-23T10:00:00+00:00", "3.13.1", "CPython", "Linux", "asyncio", {}, Provenance(None, "Epyc", "0"))
+RUN = Run("2026-11-23T10:00:00+00:00", "3.13.1", "CPython", "Linux", "asyncio", {}, None, "Epyc", "0")
 ZERO = Count(0, 0, 0)
 
 
@@ -252,8 +252,8 @@ def run(**said: Any) -> Run:
     [
         (run(), True, True),
         (run(packages={"starlette": "2"}, platform="Linux-6"), True, True),
-        (run(provenance=Provenance(None, "Xeon")), False, True),
-        (run(provenance=Provenance()), False, True),
+        (run(processor="Xeon"), False, True),
+        (run(processor=None), False, True),
         (run(python="3.13.2"), False, True),
         (run(python="3.12.1"), False, False),
         (run(implementation="PyPy"), False, False),
@@ -270,7 +270,7 @@ def test_another_loop_is_not_comparable():
 
 
 def test_on_another_processor_only_counts_are_compared():
-    limits = comparable(RUN, run(provenance=Provenance(None, "Xeon")), "asyncio", "asyncio")
+    limits = comparable(RUN, run(processor="Xeon"), "asyncio", "asyncio")
     before, after = (
         result(layer("Auth", 100.0)),
         result(layer("Auth", 900.0, counts=counts(objects=Count(200, 200, 200)))),
@@ -281,7 +281,7 @@ def test_on_another_processor_only_counts_are_compared():
 
 
 def test_what_the_surroundings_differ_by_is_named():
-    later = run(python="3.13.2", packages={"starlette": "2"}, provenance=Provenance(None, "Epyc", "random"))
+    later = run(python="3.13.2", packages={"starlette": "2"}, hash_seed="random")
     assert list(differences(run(packages={"anyio": "4"}), later)) == [
         "CPython 3.13.1 → CPython 3.13.2",
         "hash seed 0 → random",
@@ -372,7 +372,7 @@ def test_only_layers_and_the_total_time_are_judged():
 
 
 def test_what_cannot_be_judged_is_counted_by_reason():
-    xeon = stored(("t", result(layer("Auth", 900.0))), provenance=Provenance(None, "Xeon"))
+    xeon = stored(("t", result(layer("Auth", 900.0))), processor="Xeon")
     comparison = compare(merged({"a": stored(("t", result(layer("Auth"))))}), merged({"b": xeon}))
     allowed = parsed("us:1%,objects:0", "--fail")
     assert list(offences(comparison, allowed)) == []

@@ -18,12 +18,13 @@ from pytest_mwbudget.comparison.figures import figures_of
 from pytest_mwbudget.comparison.history import HistoryRun, Past, history_run, over_time
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import Count, Result
-from pytest_mwbudget.model.runs import Commit, Provenance
+from pytest_mwbudget.model.runs import Commit
 from pytest_mwbudget.report.charts import charts
 from pytest_mwbudget.report.html import render
 from pytest_mwbudget.storage.history import append, line_of, read, read_line
 
-from .canned import MADE, as_json, one_run
+from .canned import RUN as CANNED
+from .canned import as_json, one_run
 from .test_comparison import RUN, about, counts, layer, result
 from .test_report_json import RESULTS
 
@@ -31,9 +32,9 @@ from .test_report_json import RESULTS
 def run(number: int, us: float | Estimate = 50.0, objects: int = 100, **said: Any) -> HistoryRun:
     """Return the run of a commit, whose only layer takes so long and creates so many objects."""
     found = result(layer("Auth", us, counts=counts(objects=Count(objects, objects, objects))))
-    made = Provenance(Commit(f"{number:040x}", False), said.pop("processor", "Epyc"), "0")
+    commit = Commit(f"{number:040x}", False)
     day = f"2026-11-{number + 1:02}T10:00:00+00:00"
-    return history_run(replace(RUN, created=day, provenance=made, **said), [("t", replace(found, loop="asyncio"))])
+    return history_run(replace(RUN, created=day, commit=commit, **said), [("t", replace(found, loop="asyncio"))])
 
 
 def past(history: Sequence[HistoryRun]) -> Past:
@@ -106,7 +107,7 @@ def test_a_line_has_every_figure(name: str):
     assert text.endswith("\n")
     assert text.count("\n") == 1
     back = read_line(text)
-    assert back.run.provenance == MADE
+    assert back.run == CANNED
     (figures,) = back.requests.values()
     expected = figures_of(found)
     assert list(figures.rows) == list(expected.rows)

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_mwbudget.errors import SettingError
 from pytest_mwbudget.model.runs import Commit
-from pytest_mwbudget.session.provenance import provenance
+from pytest_mwbudget.session.provenance import commit_of
 from pytest_mwbudget.storage.codec import measured_run
 from pytest_mwbudget.storage.saved_runs import located, saved_file
 
@@ -226,17 +226,17 @@ def test_the_commit_is_known_and_whether_files_differ(shop: pytest.Pytester, mon
     for name in ("CI_COMMIT_SHA", "GITHUB_SHA"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(shop.path.parent))
-    assert provenance(shop.path).commit is None
+    assert commit_of(shop.path) is None
     monkeypatch.setenv("GITHUB_SHA", "c" * 40)
-    assert provenance(shop.path).commit == Commit("c" * 40, None)
+    assert commit_of(shop.path) == Commit("c" * 40, None)
     git = ("git", "-c", "user.name=t", "-c", "user.email=t@example.org")
     for arguments in (("init", "-q"), ("add", "shop.py"), ("commit", "-q", "-m", "first")):
         assert shop.run(*git, *arguments).ret == 0
-    commit = provenance(shop.path).commit
+    commit = commit_of(shop.path)
     assert commit is not None
     assert (len(commit.id), commit.uncommitted) == (40, False)
     shop.path.joinpath("shop.py").write_text(f"{APP}\n", encoding="utf-8")
-    assert provenance(shop.path).commit == Commit(commit.id, True)
+    assert commit_of(shop.path) == Commit(commit.id, True)
 
 
 def test_a_document_names_the_commit_and_has_nothing_private(

@@ -34,7 +34,7 @@ from ..report.overview import matrix
 from ..report.terminal import Line, run
 from ..report.text import printable, shortened
 from ..session.artifacts import STORED, Output, check_distinct
-from ..session.provenance import provenance, this_run
+from ..session.provenance import this_run
 from ..session.turns import Turns
 from ..storage.codec import storable
 from ..timing.run import NS_PER_S, Environment
@@ -401,7 +401,7 @@ def write(
 ) -> None:
     """Write the files of what was measured here."""
     if files:
-        run = this_run((result for _, result in measured), provenance(Path.cwd()))
+        run = this_run((result for _, result in measured), Path.cwd())
         stored = storable(MeasuredRun(run, tuple(measured), tuple(left_out)))
         for output, path in files.items():
             output.write(path, stored)

@@ -59,7 +59,7 @@ def render(run: MeasuredRun, link: Callable[[str], str] = str, history: Sequence
         style=style,
         script=script,
         surroundings=run.run,
-        commit=run.run.provenance.commit,
+        commit=run.run.commit,
         created=run.run.created,
         sections=[
             _section(number, nodeid, shown, link, since) | {"past": past and charts(past)}

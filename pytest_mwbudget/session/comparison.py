@@ -51,7 +51,7 @@ def since_of(name: str, runs: Mapping[str, MeasuredRun], comparison: Comparison,
     return Since(
         name=name,
         created=newest.created,
-        commit=newest.provenance.commit,
+        commit=newest.commit,
         new=comparison.new,
         gone=comparison.gone,
         differences=comparison.differences,

@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ..model.results import Result
-from ..model.runs import Commit, Provenance, Run
+from ..model.runs import Commit, Run
 from ..timing.host_speed import processor
 
 # Where CI systems say the commit, for a checkout without git or .git: GitLab, GitHub.
@@ -31,8 +31,8 @@ _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 GIT_TIMEOUT_S = 10
 
 
-def this_run(results: Iterable[Result], provenance: Provenance | None = None) -> Run:
-    """Return the run of this process, which has these results."""
+def this_run(results: Iterable[Result], folder: Path | None = None) -> Run:
+    """Return the run of this process, which has these results; of the project in `folder` with its commit."""
     loops = sorted({result.loop for result in results})
     return Run(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -41,7 +41,9 @@ def this_run(results: Iterable[Result], provenance: Provenance | None = None) ->
         platform=platform.platform(),
         loop=", ".join(loops) or "asyncio",
         packages={name: version for name in PACKAGES if (version := _version(name)) is not None},
-        provenance=provenance or Provenance(),
+        commit=commit_of(folder) if folder else None,
+        processor=processor(),
+        hash_seed=_hash_seed(),
     )
 
 
@@ -52,12 +54,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def provenance(folder: Path) -> Provenance:
-    """Return the provenance of a run of the project in `folder`."""
-    return Provenance(_commit(folder), processor(), _hash_seed())
-
-
-def _commit(folder: Path) -> Commit | None:
+def commit_of(folder: Path) -> Commit | None:
     """Return the commit that is checked out, else the one that the CI system names, None without either.
 
     Files that git does not track are no uncommitted changes: a run writes caches and results.

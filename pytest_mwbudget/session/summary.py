@@ -13,7 +13,7 @@ import pytest
 from ..errors import MwBudgetError, SettingError, report_of, tagged
 from .artifacts import HISTORY, JSON, RENDERED, SAVE, Output, check_distinct
 from .configuration import LIMITS, enforced, plugin_folder, surveying
-from .provenance import provenance, this_run
+from .provenance import this_run
 
 if TYPE_CHECKING:
     from ..comparison.history import HistoryRun
@@ -171,8 +171,8 @@ class Summary:
                 [*left_out, *map(codec.left_out, plugin.left_out)],
                 plugin.run(),
             )
-        made = provenance(self.config.rootpath) if self.files or self.baseline else None
-        run = this_run((result for _, result in measured), made)
+        folder = self.config.rootpath if self.files or self.baseline else None
+        run = this_run((result for _, result in measured), folder)
         self.run = MeasuredRun(run, tuple(measured), tuple(left_out), survey)
         if self.baseline is not None and not self.config.option.collectonly:
             self._compare(session, self.baseline)

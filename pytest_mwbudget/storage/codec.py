@@ -99,10 +99,9 @@ SURROUNDINGS: Mapping[str, Shape] = {
     "created": "run.created",
     "environment": {
         **_named("python", "implementation", "platform", "loop", within="run"),
-        **_named("processor", "hash_seed", within="run.provenance"),
-        "packages": "run.packages",
+        **_named("processor", "hash_seed", "packages", within="run"),
     },
-    "commit": "run.provenance.commit",
+    "commit": "run.commit",
 }
 RUN: Mapping[str, Shape] = {
     **SURROUNDINGS,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from ..comparison.merging import Place, merged
 from ..model.measured_run import MeasuredRun
 from ..model.results import SurveyRun
-from ..model.runs import Provenance, Run
+from ..model.runs import Run
 
 
 def merged_run(runs: Mapping[str, MeasuredRun]) -> tuple[MeasuredRun, Sequence[str]]:
@@ -38,21 +39,17 @@ def _nodeid(place: Place, *, several: bool) -> str:
 
 
 def _surroundings(runs: Sequence[Run]) -> Run:
-    made = [run.provenance for run in runs]
-    commits = {each.commit for each in made}
+    commits = {run.commit for run in runs}
     packages = dict.fromkeys(name for run in runs for name in run.packages)
-    texts = {
-        key: _joined(getattr(run, key) for run in runs) for key in ("python", "implementation", "platform", "loop")
+    same: dict[str, Any] = {
+        key: _joined(getattr(run, key) for run in runs)
+        for key in ("python", "implementation", "platform", "loop", "processor", "hash_seed")
     }
     return Run(
         created=max(run.created for run in runs),
-        **{key: text or "" for key, text in texts.items()},
+        **same,
         packages={name: _joined(run.packages.get(name) for run in runs) or "" for name in packages},
-        provenance=Provenance(
-            commits.pop() if len(commits) == 1 else None,
-            _joined(each.processor for each in made),
-            _joined(each.hash_seed for each in made),
-        ),
+        commit=commits.pop() if len(commits) == 1 else None,
     )
 
 
