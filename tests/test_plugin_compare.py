@@ -13,6 +13,7 @@ import pytest
 from pytest_mwbudget.errors import SettingError
 from pytest_mwbudget.model.runs import Commit
 from pytest_mwbudget.session.provenance import commit_of
+from pytest_mwbudget.storage import codec
 from pytest_mwbudget.storage.codec import measured_run
 from pytest_mwbudget.storage.saved_runs import located, saved_file
 
@@ -110,6 +111,23 @@ def test_a_run_is_saved_and_an_equal_run_compares_as_the_same_and_takes_its_plac
     after = json.loads(SAVED.read_text(encoding="utf-8"))
     assert after["comparison"]["created"] == document["created"]
     assert misfits(after) == []
+
+
+def test_a_result_is_read_once_whatever_is_made_of_it(shop: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jinja2")
+    saved(shop)
+    nodeids: list[str] = []
+
+    def counted(data: Any, read: Callable[[Any], Any] = codec.measured) -> Any:
+        nodeids.append(data["nodeid"])
+        return read(data)
+
+    monkeypatch.setattr(codec, "measured", counted)
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    outputs = [f"--mw-budget-{name}=mw.{name}" for name in ("json", "html", "markdown", "benchmark-json", "history")]
+    run(shop, "-v", "--mw-budget", "--mw-budget-compare=main", *outputs).assert_outcomes(passed=1)
+    assert nodeids == ["test_shop.py::test_it"] * 2, "once of the saved run, and once of this one"
 
 
 def test_a_layer_that_spawns_a_task_more_fails_the_run_and_is_named(shop: pytest.Pytester) -> None:

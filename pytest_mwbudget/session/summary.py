@@ -18,7 +18,7 @@ from .provenance import this_run
 if TYPE_CHECKING:
     from ..comparison.history import HistoryRun
     from ..model.measured_run import LeftOut, MeasuredRun
-    from ..model.results import Result
+    from ..model.results import Result, SurveyRun
     from ..report.terminal import Line
     from .comparison import Baseline
     from .limits.update import Outcome
@@ -157,7 +157,8 @@ class Summary:
         from ..model.measured_run import MeasuredRun
         from ..storage import codec
 
-        measured, left_out, survey = [request.measured for request in self._lasting()], [*self.left_out], None
+        measured, left_out = [request.measured for request in self._lasting()], [*self.left_out]
+        survey: SurveyRun | None = None
         self._finish_limits(session, measured)
         if surveying(self.config):
             from .survey import Survey
@@ -166,11 +167,9 @@ class Summary:
             surveyed = [*map(codec.measured, plugin.measurements)]
             if any(result.verdict == "fail" for _, result in surveyed):
                 _fail(session)
-            measured, left_out, survey = (
-                measured + surveyed,
-                [*left_out, *map(codec.left_out, plugin.left_out)],
-                plugin.run(),
-            )
+            measured += surveyed
+            left_out += map(codec.left_out, plugin.left_out)
+            survey = plugin.run()
         folder = self.config.rootpath if self.files or self.baseline else None
         run = this_run((result for _, result in measured), folder)
         self.run = MeasuredRun(run, tuple(measured), tuple(left_out), survey)
