@@ -74,8 +74,9 @@ class Records:
 
     def record(self, kind: type[Record], data: Mapping[str, Any]) -> Record:
         """Return a record. Raises KeyError, TypeError or ValueError if the data are of something else."""
-        own = kind in self._shapes
-        return self.made(kind, self.values(kind, data) if own else {key: data[key] for key in self.shape(kind)})
+        shaped = any(base in self._shapes for base in kind.__mro__)
+        # Most records have the keys of their fields, and are made without looking at paths.
+        return self.made(kind, self.values(kind, data) if shaped else {key: data[key] for key in self.shape(kind)})
 
     def values(self, kind: type, data: Mapping[str, Any]) -> Values:
         """Return the plain values of a record, without those that are null."""
