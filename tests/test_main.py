@@ -95,6 +95,7 @@ def whose_first(**rest: Any) -> dict[str, Any]:
         ),
         (b"[" * 100_000, "'mw.json' is not JSON: "),
         (whose_first(seconds="long"), "'mw.json' is not a whole result (TypeError: 'long' is not of type float); give"),
+        (whose_first(nodeid=None), "'mw.json' is not a whole result (TypeError: None is not of type str); give"),
         (whose_first(verdict="maybe"), "'mw.json' is not a whole result (ValueError: 'maybe' is none of ("),
         ({**DATA, "created": "2026-11-23T10:00:00"}, "'mw.json' is not a whole result (ValueError: created is '20"),
         ({**DATA, "created": "yesterday"}, "'mw.json' is not a whole result (ValueError: Invalid isoformat string"),

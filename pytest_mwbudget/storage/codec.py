@@ -20,7 +20,7 @@ from ..model.reasons import reasons
 from ..model.results import FRAMES, Advice, Count, Counts, Result, ResultRow
 from ..model.saves import UNREAD, Saves
 from ..model.trend import Trend
-from .records import Records, Shape, fields_of
+from .records import PLAIN, Records, Shape, checked, fields_of
 
 Data: TypeAlias = Mapping[str, Any]
 Advise: TypeAlias = Callable[[Result], Iterable[Advice]]
@@ -183,7 +183,7 @@ def storable(run: MeasuredRun) -> MeasuredRun:
 
 def measured(data: Data) -> tuple[str, Result]:
     """Read a result with the id of its test."""
-    return data["nodeid"], result(data)
+    return checked(PLAIN[str], data["nodeid"]), result(data)
 
 
 def left_out(data: Data) -> LeftOut:

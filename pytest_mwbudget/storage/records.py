@@ -106,7 +106,7 @@ class Records:
         """Return what reads a value of this type. JSON has lists for tuples, and text for keys that are numbers."""
         origin, arguments = get_origin(hint), get_args(hint)
         if hint in PLAIN:
-            return partial(_checked, PLAIN[hint])
+            return partial(checked, PLAIN[hint])
         if origin is Literal:
             return partial(_word, arguments)
         if origin is tuple:
@@ -170,7 +170,8 @@ def _placed(shape: Mapping[str, Shape], data: Mapping[str, Any]) -> Iterator[tup
             yield from _placed(part, value)
 
 
-def _checked(types: tuple[type, ...], data: Any) -> Any:
+def checked(types: tuple[type, ...], data: Any) -> Any:
+    """Return a plain value that has one of the types. Raises TypeError; ValueError if it is not finite."""
     if type(data) not in types:
         raise TypeError(f"{data!r} is not of type {types[-1].__name__}")
     if float in types and not math.isfinite(data):
