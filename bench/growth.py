@@ -23,16 +23,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from harness import Goal, Reading, Report, Table, inherited, main, neighbours
 from versus import APPS, ARGUMENTS, CONDITIONS, LAYERS, apps, factory, rounds_of, unchanged
 
-from pytest_mwbudget.comparison.merging import StoredRun, merged
+from pytest_mwbudget.comparison.merging import merged
 from pytest_mwbudget.comparison.two_runs import compare
 from pytest_mwbudget.model.changes import CERTAIN
+from pytest_mwbudget.model.measured_run import MeasuredRun
 from pytest_mwbudget.model.quantities import COUNTED
-from pytest_mwbudget.report.json import measured, run_of
+from pytest_mwbudget.storage.codec import measured_run
 
 RUNS = 20
 # The change with which the layer suspends.
@@ -58,7 +58,7 @@ def measure(quick: bool, runs: int = RUNS) -> list[Reading]:
     return readings
 
 
-def one_run(app: str, version: int, rounds: int) -> StoredRun:
+def one_run(app: str, version: int, rounds: int) -> MeasuredRun:
     """Measure a version of an app in a fresh process."""
     with TemporaryDirectory() as folder:
         written = Path(folder, "result.json")
@@ -68,13 +68,12 @@ def one_run(app: str, version: int, rounds: int) -> StoredRun:
         environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
         command.append(f"--mw-budget-json={written}")
         subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
-        document: dict[str, Any] = json.loads(written.read_text(encoding="utf-8"))
-    return StoredRun(f"{app} {version}", run_of(document), measured(document))
+        return measured_run(json.loads(written.read_text(encoding="utf-8")))
 
 
-def compared(before: StoredRun, after: StoredRun, app: str, condition: str) -> list[Reading]:
+def compared(before: MeasuredRun, after: MeasuredRun, app: str, condition: str) -> list[Reading]:
     """Say for each layer what two runs differ by. The first reading has every certain change of unchanged rows."""
-    changes = [change for _, change in compare(merged([before]), merged([after])).changes]
+    changes = [change for _, change in compare(merged({"before": before}), merged({"after": after})).changes]
     same = unchanged(app, {one.row for one in changes})
     others = [[one.row, one.quantity, one.word] for one in changes if one.word in CERTAIN and one.row in same]
     readings = []

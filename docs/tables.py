@@ -106,7 +106,7 @@ def quantities() -> str:
 
 def keys() -> str:
     """Return a table for each kind of object in the JSON result."""
-    schema = json.loads((files("pytest_mwbudget") / "report" / "schema.json").read_text(encoding="utf-8"))
+    schema = json.loads((files("pytest_mwbudget") / "storage" / "schema.json").read_text(encoding="utf-8"))
     kinds = {"result": schema, **schema["$defs"]}
     parts = []
     for name, kind in kinds.items():

@@ -17,13 +17,14 @@ from .comparison.history import HistoryRun
 from .config.settings import CLIENTS
 from .errors import MwBudgetError, SettingError, report_of
 from .messages import pages
-from .report.json import left_out, measured, surveyed
+from .model.measured_run import MeasuredRun
 from .report.overview import together
 from .report.terminal import run
 from .report.text import printable
 from .session.artifacts import HTML, RENDERED, STORED, put
-from .session.history import read as read_history
-from .session.stored import MISSHAPEN, files_in, misshapen, together_of
+from .storage.history import read as read_history
+from .storage.merging import merged_run
+from .storage.saved_runs import files_in, read
 
 # Wider text is hard to read.
 MOST_COLUMNS = 100
@@ -188,13 +189,10 @@ def _render(command_line: Mapping[str, Any]) -> None:
     """Write the files, or print the tables, after everything has been rendered."""
     sources = [file for source in command_line["result"] for file in files_in(Path(source))]
     paths = files_of(command_line, RENDERED, sources)
-    document, notes = together_of(sources)
+    stored, notes = merged_run({str(source): read(source) for source in sources})
     history, broken = _history(command_line["history"], drawn=HTML in paths)
-    try:
-        texts = {output: output.render(document, path, history) for output, path in paths.items()}
-        tables = [] if texts else _tables(document)
-    except MISSHAPEN as error:
-        raise misshapen(Path(command_line["result"][0]), error) from None
+    texts = {output: output.render(stored, path, history) for output, path in paths.items()}
+    tables = [] if texts else _tables(stored)
     for output, text in texts.items():
         put(paths[output], text)
     for note in (*notes, *broken):
@@ -216,12 +214,11 @@ def _history(path: str | None, *, drawn: bool) -> tuple[Sequence[HistoryRun], Se
         raise SettingError(f"--history={path!r} cannot be read: {error}; {remedy}", message_id="file") from None
 
 
-def _tables(document: Mapping[str, Any]) -> list[str]:
-    environment = document["environment"]
-    python = f"{environment['implementation']} {environment['python']}"
-    width, results = shutil.get_terminal_size().columns, measured(document)
-    lines = [*run([(nodeid, result) for nodeid, result in results if not result.surveyed], python, width)]
-    lines += together(surveyed(document), [result for _, result in results], left_out(document), width)
+def _tables(stored: MeasuredRun) -> list[str]:
+    width = shutil.get_terminal_size().columns
+    own = [(nodeid, result) for nodeid, result in stored.measured if not result.surveyed]
+    lines = [*run(own, stored.run.interpreter, width)]
+    lines += together(stored.survey, stored.results, stored.left_out, width)
     return [line.text for line in lines]
 
 

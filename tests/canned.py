@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from pytest_mwbudget.model.measured_run import MeasuredRun
 from pytest_mwbudget.model.results import FRAMES, Books, Frame, Judged, Ledger, RequestLine, Result, ResultRow
+from pytest_mwbudget.model.runs import Commit, Run
+from pytest_mwbudget.report.advice import advise
+from pytest_mwbudget.storage import codec
 
+PACKAGES = {"pytest": "9.0.0", "starlette": "1.3.1"}
+COMMIT = Commit("a" * 40, uncommitted=False)
+RUN = Run("2026-11-23T10:00:00+00:00", "3.13.1", "CPython", "Linux", "asyncio", PACKAGES, COMMIT, "Epyc", "0")
 # A value of the result that `but` keeps.
 KEPT: Any = object()
 
@@ -43,3 +51,13 @@ def but(
         uncounted=ledger.why if ledger else {},
         **others,
     )
+
+
+def one_run(*results: Result, nodeid: str = "t", run: Run = RUN, **others: Any) -> MeasuredRun:
+    """Return a run with these results of one test, as it is read from a file."""
+    return codec.storable(MeasuredRun(run, tuple((nodeid, result) for result in results), **others))
+
+
+def as_json(run: MeasuredRun) -> Any:
+    """Return the document of a run as parsed from its file."""
+    return json.loads(codec.text(codec.document(run, advise)))

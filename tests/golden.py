@@ -17,25 +17,31 @@ from typing import Any
 from pytest_mwbudget.comparison.allowed import parsed
 from pytest_mwbudget.comparison.figures import RequestFigures, figures_of
 from pytest_mwbudget.comparison.history import history_run
-from pytest_mwbudget.comparison.merging import StoredRun, merged
+from pytest_mwbudget.comparison.merging import merged
 from pytest_mwbudget.comparison.pairs import Pair, compare_pairs
 from pytest_mwbudget.comparison.two_runs import compare
+from pytest_mwbudget.model.changes import Since
+from pytest_mwbudget.model.measured_run import LeftOut, MeasuredRun
 from pytest_mwbudget.model.request_keys import keyed
 from pytest_mwbudget.model.results import RepeatedTest, RequestLine, Result, SurveyRun
-from pytest_mwbudget.model.runs import Provenance, Run
+from pytest_mwbudget.model.runs import Commit, Run
 from pytest_mwbudget.report import benchmark, comparison, gfm, html, junit, lines, markdown, versus
-from pytest_mwbudget.report import json as report_json
+from pytest_mwbudget.report.advice import advise
 from pytest_mwbudget.report.github import annotation, level
 from pytest_mwbudget.report.overview import together
 from pytest_mwbudget.report.terminal import failure, left_out, one_line, run
 from pytest_mwbudget.session.baseline import since_of
+from pytest_mwbudget.storage import codec
+from pytest_mwbudget.storage.history import line_of
 
 FOLDER = Path(__file__).parent / "golden"
 RESULTS = FOLDER / "results.json"
-MADE = Provenance(None, "Epyc", "0")
-RUN = Run("2026-11-23T10:00:00+00:00", "3.13.1", "CPython", "Linux", "asyncio", {"starlette": "1.3.1"}, MADE)
+RUN = Run(
+    "2026-11-23T10:00:00+00:00", "3.13.1", "CPython", "Linux", "asyncio", {"starlette": "1.3.1"}, None, "Epyc", "0"
+)
 SURVEY = SurveyRun(12.5, 120, 40, (RepeatedTest("tests/test_shop.py::test_calls", "assert 3 == 1"),))
-LEFT_OUT = [("tests/test_shop.py::test_posts", RequestLine("POST", "/orders"), "a POST request is not repeated")]
+LEFT_OUT = [LeftOut("tests/test_shop.py::test_posts", RequestLine("POST", "/orders"), "a POST request is not repeated")]
+SINCE = Since("main", RUN.created, Commit("a" * 40, uncommitted=False), new=("b GET /",), differences=("Python",))
 ALLOWED = "us:5%,objects:0,total_us:10%"
 WIDTHS = (80, 120)
 # The page of a request is long, so it is rendered of results that have all its parts between them.
@@ -58,7 +64,7 @@ Measured = Sequence[tuple[str, Result]]
 def stored() -> Measured:
     """Return the results with the ids of their tests."""
     found = json.loads(RESULTS.read_text(encoding="utf-8"))
-    return [(data["nodeid"], report_json.from_json(data)) for data in found]
+    return [*map(codec.measured, found)]
 
 
 def changed(data: Any, rng: random.Random, key: str = "") -> Any:
@@ -79,8 +85,10 @@ def changed(data: Any, rng: random.Random, key: str = "") -> Any:
 def later(measured: Measured) -> Measured:
     """Return the results of a later run, without the first request."""
     rng = random.Random(7)
-    data = [(nodeid, changed(report_json.to_json(result, nodeid), rng)) for nodeid, result in measured[1:]]
-    return [(nodeid, report_json.from_json(one)) for nodeid, one in data]
+    return [
+        codec.measured(changed(codec.measurement(nodeid, result, advise(result)), rng))
+        for nodeid, result in measured[1:]
+    ]
 
 
 def renderings() -> Iterator[tuple[str, str]]:
@@ -130,26 +138,21 @@ def _properties(measured: Measured) -> Iterator[str]:
 
 
 def _documents(measured: Measured) -> Iterator[tuple[str, str]]:
-    document = _document(measured)
-    yield "report.md", markdown.render(document)
-    yield "benchmark.json", benchmark.render(document)
+    whole = MeasuredRun(RUN, tuple(measured), tuple(LEFT_OUT), SURVEY)
+    yield "report.md", markdown.render(whole)
+    yield "benchmark.json", codec.text(benchmark.document(whole))
+    yield "history.jsonl", line_of(whole)
+    small = tuple(one for one in measured if one[0].endswith("::test_no_layers"))
+    yield "document.json", codec.text(codec.document(replace(whole, measured=small, since=SINCE), advise))
     history = [history_run(RUN, measured), history_run(replace(RUN, created="2026-11-24T10:00:00+00:00"), measured)]
     some = [one for one in measured if one[0].partition("::test_")[2] in ON_THE_PAGE]
-    page = html.render(_document(some), str, history)
+    page = html.render(replace(whole, measured=tuple(some)), str, history)
     yield "page.html", re.sub(r"<(style|script)\b.*?</\1>\n?", "", page, flags=re.DOTALL)
 
 
-def _document(measured: Measured) -> dict[str, Any]:
-    data = [report_json.to_json(result, nodeid) for nodeid, result in measured]
-    out = [report_json.left_out_to_json(nodeid, request, why) for nodeid, request, why in LEFT_OUT]
-    made = ("python", "implementation", "platform", "loop", "packages")
-    environment = {name: getattr(RUN, name) for name in made} | {"processor": "Epyc", "hash_seed": "0"}
-    return report_json.document(data, out, SURVEY, MADE) | {"created": RUN.created, "environment": environment}
-
-
 def _comparisons(measured: Measured) -> Iterator[tuple[str, str]]:
-    before = [StoredRun("before", RUN, measured)]
-    after = [StoredRun("after", replace(RUN, packages={"starlette": "1.4.0"}), later(measured))]
+    before = {"before": MeasuredRun(RUN, tuple(measured))}
+    after = {"after": MeasuredRun(replace(RUN, packages={"starlette": "1.4.0"}), tuple(later(measured)))}
     found = compare(merged(before), merged(after), parsed(ALLOWED, "--fail"))
     since = since_of("before", before, found)
     for width in WIDTHS:
@@ -173,7 +176,7 @@ def _pairs(measured: Measured) -> Iterator[tuple[str, str]]:
 
 def rewritten() -> str:
     """Return the text of the file of results, as they are written today."""
-    found = (report_json.to_json(result, nodeid) for nodeid, result in stored())
+    found = (codec.measurement(nodeid, result, advise(result)) for nodeid, result in stored())
     lines = (json.dumps(one, ensure_ascii=False, separators=(",", ":")) for one in found)
     return "[\n" + ",\n".join(lines) + "\n]\n"
 

@@ -24,8 +24,8 @@ from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import Books, Count, Counts, LayerReport, Ledger, Occupation, RequestLine, Result
 from pytest_mwbudget.model.stack import Layer, Origin
 from pytest_mwbudget.report.advice import MANY_MESSAGES, RULES, STREAMED, advise
-from pytest_mwbudget.report.json import from_json, to_json
 from pytest_mwbudget.report.shareable import SHAREABLE
+from pytest_mwbudget.storage import codec
 
 from .apps import measured
 from .canned import but, canned
@@ -601,7 +601,7 @@ def test_the_record_that_was_written_gives_the_same_advice() -> None:
         result(making(CLIENT, us(8412))),
         revalidated(100, 0, {ITEM: 100}),
     ):
-        assert list(advise(from_json(to_json(found, "test_x")))) == list(advise(found)) != []
+        assert list(advise(codec.result(codec.measurement("test_x", found)))) == list(advise(found)) != []
 
 
 def test_nothing_measured_nothing_advised() -> None:

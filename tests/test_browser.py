@@ -20,11 +20,12 @@ from pytest_mwbudget.comparison.two_runs import changes
 from pytest_mwbudget.model.changes import Since
 from pytest_mwbudget.model.results import RequestLine
 from pytest_mwbudget.report.html import render
-from pytest_mwbudget.report.json import document, to_json
+from pytest_mwbudget.storage import codec
 
 from .browser import DESKTOP, PHONE, Browser
+from .canned import one_run
 from .test_comparison import RUN, layer, result
-from .test_report_html import HOSTILE, everything, spoiled, stacked
+from .test_report_html import HOSTILE, everything, page_with, spoiled, stacked
 from .test_report_survey import DATA as SURVEY
 
 pytestmark = pytest.mark.browser
@@ -63,9 +64,9 @@ return worst;
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report with each kind of result."""
     data = everything()
-    data["measurements"].append(to_json(stacked(10, 90, 20, budget=40), "test_shop.py::test_over"))
+    data["measurements"].append(codec.measurement("test_shop.py::test_over", stacked(10, 90, 20, budget=40)))
     path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(render(data), encoding="utf-8")
+    path.write_text(page_with(data), encoding="utf-8")
     return path
 
 
@@ -208,7 +209,7 @@ def test_nothing_is_wider_than_the_window(page: Opener, report: Path, width: int
 
 def test_long_names_are_no_wider_than_a_phone(page: Opener, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    path.write_text(render(spoiled(everything(), lambda own: own + "x" * 300)), encoding="utf-8")
+    path.write_text(page_with(spoiled(everything(), lambda own: own + "x" * 300)), encoding="utf-8")
     opened = page(path, size=PHONE)
     opened.run("document.querySelectorAll('details').forEach((one) => (one.open = true))")
     assert opened.overflow() <= 0
@@ -280,7 +281,7 @@ def test_what_has_a_role_has_a_name(page: Opener, report: Path) -> None:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_hostile_name_runs_no_script(page: Opener, tmp_path: Path, text: str) -> None:
     path = tmp_path / "report.html"
-    path.write_text(render(spoiled(everything(), lambda own: f"{text}{own}")), encoding="utf-8")
+    path.write_text(page_with(spoiled(everything(), lambda own: f"{text}{own}")), encoding="utf-8")
     opened = page(path)
     opened.all("#m1-time + .scroll thead button")[0].click()
     opened.hover(opened.all("#m1 .row .name")[1])
@@ -292,7 +293,7 @@ def test_a_hostile_name_runs_no_script(page: Opener, tmp_path: Path, text: str) 
 
 def test_what_got_in_all_the_same_could_neither_run_nor_ask_for_anything(browser: Browser, tmp_path: Path) -> None:
     """Replace an escaped name with markup: the content security policy must block the markup."""
-    html = render(document([to_json(replace(stacked(1, 2, 3), status=200), "NODE")]))
+    html = render(one_run(replace(stacked(1, 2, 3), status=200), nodeid="NODE"))
     bad = "<script>hacked=1</script><img src='http://example.org/a.png' onerror='hacked=1'>"
     path = tmp_path / "report.html"
     path.write_text(html.replace("NODE", bad), encoding="utf-8")
@@ -341,7 +342,7 @@ def test_names_break_between_their_words_and_seven_routes_fit_a_screen(
     one = result(*(layer(name, 5.0) for name in names))
     routes = [replace(one, request=RequestLine("GET", f"/orders/{i}")) for i in range(7)]
     path = tmp_path / "matrix.html"
-    path.write_text(render(document([to_json(route, "test_it") for route in routes])), encoding="utf-8")
+    path.write_text(render(one_run(*routes, nodeid="test_it")), encoding="utf-8")
     opened = page(path, size=size)
     assert opened.overflow() <= 0
     lines = "new Set([...one.getClientRects()].map((part) => Math.round(part.top))).size"
@@ -363,7 +364,7 @@ def compared(tmp_path: Path) -> Path:
     changed = replace(after, changes=changes(figures_of(before), figures_of(after), Comparable()))
     since = Since("main", grown=("Auth grew",), differences=("starlette 1 → 2",))
     path = tmp_path / "compared.html"
-    path.write_text(render(document([to_json(changed, "test_it")], since=since), history=runs), encoding="utf-8")
+    path.write_text(render(one_run(changed, nodeid="test_it", since=since), history=runs), encoding="utf-8")
     return path
 
 

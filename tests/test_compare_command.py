@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,15 @@ from pytest_mwbudget.__main__ import main
 from pytest_mwbudget.comparison.merging import merged
 from pytest_mwbudget.comparison.two_runs import compare
 from pytest_mwbudget.model.changes import Since
+from pytest_mwbudget.model.measured_run import MeasuredRun
 from pytest_mwbudget.model.results import Count, RequestLine, Result
-from pytest_mwbudget.model.runs import Commit, Provenance
 from pytest_mwbudget.report import gfm
 from pytest_mwbudget.report.comparison import for_page, left_out
-from pytest_mwbudget.report.json import document, to_json
+from pytest_mwbudget.storage import codec
 
+from .canned import RUN
 from .test_comparison import counts, layer, result, stored
 
-PROVENANCE = Provenance(Commit("a" * 40, False), "Epyc", "0")
 BEFORE = result(layer("Auth", 100.0, counts=counts(objects=Count(512, 512, 512))), layer("Cors", 8.0))
 AFTER = result(layer("Auth", 150.0, counts=counts(objects=Count(518, 518, 518))), layer("Cors", 8.1))
 OTHER = replace(BEFORE, request=RequestLine("GET", "/other"))
@@ -30,8 +29,7 @@ OTHER = replace(BEFORE, request=RequestLine("GET", "/other"))
 
 def write(path: str, *found: tuple[str, Result], **said: Any) -> str:
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    whole = document([to_json(one, nodeid) for nodeid, one in found], provenance=PROVENANCE)
-    Path(path).write_text(json.dumps({**whole, **said}), encoding="utf-8")
+    Path(path).write_text(codec.text(codec.document(MeasuredRun(replace(RUN, **said), found))), encoding="utf-8")
     return path
 
 
@@ -96,8 +94,8 @@ def test_the_markdown_has_what_grew_and_the_requests_that_changed(files: tuple[s
 
 
 def test_the_markdown_fits_into_a_comment_and_says_what_it_left_out() -> None:
-    many = [stored(side, *((f"t{n}", one) for n in range(400))) for side, one in (("a", BEFORE), ("b", AFTER))]
-    text = gfm.render(for_page(compare(merged(many[:1]), merged(many[1:])), Since("a")), 20_000, left_out)
+    before, after = (merged({"a": stored(*((f"t{n}", one) for n in range(400)))}) for one in (BEFORE, AFTER))
+    text = gfm.render(for_page(compare(before, after), Since("a")), 20_000, left_out)
     assert 15_000 < len(text.encode()) <= 20_000
     assert "more sections are left out: there is no room here." in text
 
@@ -105,9 +103,8 @@ def test_the_markdown_fits_into_a_comment_and_says_what_it_left_out() -> None:
 def test_no_name_of_the_app_becomes_markup() -> None:
     odd = "<script>|`*x*`@user"
     before, after = (result(layer(odd, us)) for us in (10.0, 90.0))
-    text = gfm.render(
-        for_page(compare(merged([stored("a", (odd, before))]), merged([stored("b", (odd, after))])), Since(odd))
-    )
+    sides = (merged({name: stored((odd, side))}) for name, side in (("a", before), ("b", after)))
+    text = gfm.render(for_page(compare(*sides), Since(odd)))
     html = MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(text)
     assert "<script>" not in html
     assert "<em>" not in html
@@ -122,7 +119,7 @@ def test_no_name_of_the_app_becomes_markup() -> None:
         (["a.json", "b.json", "--fail", "us"], "--fail='us' has the part 'us'; write QUANTITY:GROWTH"),
         (["a.json", "b.json", "--markdown", "a.json"], "--markdown='a.json' is the same file as 'a.json'"),
         (["a.json", "b.json", "--markdown", "."], "--markdown='.' cannot be written: "),
-        (["a.json", "bad.json"], "'bad.json' is not a whole result (KeyError: 'environment')"),
+        (["a.json", "bad.json"], "'bad.json' is not a whole result (KeyError: 'created')"),
     ],
 )
 def test_errors_name_the_value_and_the_remedy(
@@ -160,8 +157,7 @@ def test_a_request_in_several_files_is_said_and_the_newest_counts(capsys: pytest
 
 def test_the_same_test_on_two_interpreters_is_two_requests() -> None:
     for python in ("3.12.1", "3.13.1"):
-        environment = {**document([], provenance=PROVENANCE)["environment"], "python": python}
-        write(f"{python}.json", ("t", BEFORE), environment=environment)
+        write(f"{python}.json", ("t", BEFORE), python=python)
     assert main(["render", "3.12.1.json", "3.13.1.json", "--markdown=mw.md"]) == 0
     text = Path("mw.md").read_text(encoding="utf-8")
     assert "t (CPython 3.12, loop asyncio)" in text

@@ -11,11 +11,12 @@ import pytest
 from pytest_mwbudget.analysis.verdicts import BETWEEN_RUNS
 from pytest_mwbudget.comparison.allowed import parsed
 from pytest_mwbudget.comparison.figures import figures_of
-from pytest_mwbudget.comparison.merging import StoredRun, merged
+from pytest_mwbudget.comparison.merging import merged
 from pytest_mwbudget.comparison.surroundings import Comparable, comparable, differences
 from pytest_mwbudget.comparison.two_runs import changes, compare
 from pytest_mwbudget.model.changes import Change
 from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.measured_run import MeasuredRun
 from pytest_mwbudget.model.quantities import COUNTED
 from pytest_mwbudget.model.results import (
     Books,
@@ -28,12 +29,12 @@ from pytest_mwbudget.model.results import (
     RequestLine,
     Result,
 )
-from pytest_mwbudget.model.runs import Provenance, Run
+from pytest_mwbudget.model.runs import Run
 from pytest_mwbudget.model.stack import Layer
 
 from .canned import but, canned
 
-RUN = Run("2026-11-23T10:00:00+00:00", "3.13.1", "CPython", "Linux", "asyncio", {}, Provenance(None, "Epyc", "0"))
+RUN = Run("2026-11-23T10:00:00+00:00", "3.13.1", "CPython", "Linux", "asyncio", {}, None, "Epyc", "0")
 ZERO = Count(0, 0, 0)
 
 
@@ -251,8 +252,8 @@ def run(**said: Any) -> Run:
     [
         (run(), True, True),
         (run(packages={"starlette": "2"}, platform="Linux-6"), True, True),
-        (run(provenance=Provenance(None, "Xeon")), False, True),
-        (run(provenance=Provenance()), False, True),
+        (run(processor="Xeon"), False, True),
+        (run(processor=None), False, True),
         (run(python="3.13.2"), False, True),
         (run(python="3.12.1"), False, False),
         (run(implementation="PyPy"), False, False),
@@ -269,7 +270,7 @@ def test_another_loop_is_not_comparable():
 
 
 def test_on_another_processor_only_counts_are_compared():
-    limits = comparable(RUN, run(provenance=Provenance(None, "Xeon")), "asyncio", "asyncio")
+    limits = comparable(RUN, run(processor="Xeon"), "asyncio", "asyncio")
     before, after = (
         result(layer("Auth", 100.0)),
         result(layer("Auth", 900.0, counts=counts(objects=Count(200, 200, 200)))),
@@ -280,7 +281,7 @@ def test_on_another_processor_only_counts_are_compared():
 
 
 def test_what_the_surroundings_differ_by_is_named():
-    later = run(python="3.13.2", packages={"starlette": "2"}, provenance=Provenance(None, "Epyc", "random"))
+    later = run(python="3.13.2", packages={"starlette": "2"}, hash_seed="random")
     assert list(differences(run(packages={"anyio": "4"}), later)) == [
         "CPython 3.13.1 → CPython 3.13.2",
         "hash seed 0 → random",
@@ -292,41 +293,29 @@ def test_what_the_surroundings_differ_by_is_named():
 # ---- several files ------------------------------------------------------------------------------------------------
 
 
-def stored(name: str, *measured: tuple[str, Result], **said: Any) -> StoredRun:
-    return StoredRun(name, run(**said), measured)
+def stored(*measured: tuple[str, Result], **said: Any) -> MeasuredRun:
+    return MeasuredRun(run(**said), measured)
 
 
 def test_shards_are_merged():
-    found = merged([stored("a", ("t1", result(layer("A")))), stored("b", ("t2", result(layer("B"))))])
+    found = merged({"a": stored(("t1", result(layer("A")))), "b": stored(("t2", result(layer("B"))))})
     assert [place.key.nodeid for place in found.requests] == ["t1", "t2"]
     assert found.repeated == ()
 
 
 def test_of_a_request_in_several_files_the_newest_counts_and_that_is_said():
-    early = stored("early", ("t", result(layer("Early"))), ("u", result()), created="2026-11-23T11:00:00+02:00")
-    late = stored("late", ("t", result(layer("Late"))), created="2026-11-23T10:00:00+00:00")
-    for files in ([early, late], [late, early]):
+    early = stored(("t", result(layer("Early"))), ("u", result()), created="2026-11-23T11:00:00+02:00")
+    late = stored(("t", result(layer("Late"))), created="2026-11-23T10:00:00+00:00")
+    for files in ({"early": early, "late": late}, {"late": late, "early": early}):
         found = merged(files)
         (kept,) = [one.result.layers[0].name for place, one in found.requests.items() if place.key.nodeid == "t"]
         assert kept == "Late"
         assert found.repeated == ("t GET /health: in 2 files (early, late); the newest counts, late",)
 
 
-@pytest.mark.parametrize("created", [None, "yesterday", "2026-11-23T09:59:00"])
-def test_a_file_with_another_time_or_none_comes_first(created: str | None):
-    early = stored("early", ("t", result(layer("Early"))), created=created)
-    late = stored("late", ("t", result(layer("Late"))), created="2026-11-23T10:00:00+00:00")
-    (kept,) = merged([late, early]).requests.values()
-    assert kept.result.layers[0].name == "Late"
-
-
 def test_the_same_test_on_another_interpreter_is_another_request():
-    before = merged(
-        [stored("12", ("t", result(layer("A", 10.0))), python="3.12.1"), stored("13", ("t", result(layer("A", 50.0))))]
-    )
-    after = merged(
-        [stored("13", ("t", result(layer("A", 50.0)))), stored("12", ("t", result(layer("A", 10.0))), python="3.12.1")]
-    )
+    old, new = stored(("t", result(layer("A", 10.0))), python="3.12.1"), stored(("t", result(layer("A", 50.0))))
+    before, after = merged({"12": old, "13": new}), merged({"13": new, "12": old})
     assert before.repeated == ()
     found = compare(before, after)
     assert len(found.requests) == 2
@@ -335,15 +324,15 @@ def test_the_same_test_on_another_interpreter_is_another_request():
 
 def test_a_request_that_the_earlier_run_has_on_another_interpreter_is_matched_and_not_comparable():
     found = compare(
-        merged([stored("a", ("t", result(layer("A"))), python="3.12.1")]),
-        merged([stored("b", ("t", result(layer("A"))))]),
+        merged({"a": stored(("t", result(layer("A"))), python="3.12.1")}),
+        merged({"b": stored(("t", result(layer("A"))))}),
     )
     assert {one.word for _, one in found.changes} == {"not comparable"}
     assert found.differences == ("CPython 3.12.1 → CPython 3.13.1",)
 
 
 def test_requests_of_one_run_only_are_named():
-    found = compare(merged([stored("a", ("old", result()))]), merged([stored("b", ("new", result()))]))
+    found = compare(merged({"a": stored(("old", result()))}), merged({"b": stored(("new", result()))}))
     assert (found.requests, found.new, found.gone) == ([], [("new", "GET /health")], [("old", "GET /health")])
 
 
@@ -351,14 +340,13 @@ def test_requests_of_one_run_only_are_named():
 
 
 def test_what_cannot_be_judged_is_counted_by_reason():
-    xeon = stored("b", ("t", result(layer("Auth", 900.0))), provenance=Provenance(None, "Xeon"))
-    epyc = stored("a", ("t", result(layer("Auth"))))
-    comparison = compare(merged([epyc]), merged([xeon]), parsed("us:1%,objects:0", "--fail"))
+    epyc, xeon = stored(("t", result(layer("Auth")))), stored(("t", result(layer("Auth", 900.0))), processor="Xeon")
+    comparison = compare(merged({"a": epyc}), merged({"b": xeon}), parsed("us:1%,objects:0", "--fail"))
     assert comparison.judged("fail") == []
     assert comparison.unjudged() == {("us", "measured on Epyc, then on Xeon"): 1}
 
 
 def test_a_quantity_that_neither_run_measured_is_named():
-    run = merged([stored("a", ("t", result(replace(layer("Auth"), us=None))))])
+    run = merged({"a": stored(("t", result(replace(layer("Auth"), us=None))))})
     comparison = compare(run, run, parsed("us:1%,objects:0", "--fail"))
     assert comparison.unjudged() == {("us", "neither run measured it"): 0}

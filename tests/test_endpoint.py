@@ -37,12 +37,13 @@ from pytest_mwbudget.model.endpoint import VALIDATE
 from pytest_mwbudget.model.quantities import EXECUTED, CountedQuantity
 from pytest_mwbudget.model.results import Counts, Measurement
 from pytest_mwbudget.report.html import render as html_page
-from pytest_mwbudget.report.json import document, from_json, to_json
 from pytest_mwbudget.report.markdown import render as markdown
 from pytest_mwbudget.report.terminal import failure, table
 from pytest_mwbudget.report.view import view
+from pytest_mwbudget.storage import codec
 
 from .apps import FAST, FAST_SCHEDULE, LEAN, Noop, Scheduled, hello, measured, needs, respond, stack_of
+from .canned import one_run
 from .endpoints import app, cost, costs, nothing, spin, work
 from .readings import near, readings
 from .test_truth_exact import calls
@@ -832,11 +833,11 @@ def test_a_part_is_found_by_its_name(counted: Measurement) -> None:
 
 
 def test_parts_survive_the_file(counted: Measurement) -> None:
-    again = from_json(to_json(counted, "test"))
+    again = codec.result(codec.measurement("test", counted))
     assert again.endpoint is not None
     assert counted.endpoint is not None
     assert [part.name for part in again.endpoint.parts] == [part.name for part in counted.endpoint.parts]
-    assert to_json(again, "test")["endpoint"] == to_json(counted, "test")["endpoint"]
+    assert codec.measurement("test", again)["endpoint"] == codec.measurement("test", counted)["endpoint"]
 
 
 SHOP = """
@@ -941,7 +942,7 @@ def test_none():
 
 
 def test_the_page_and_markdown_have_the_parts(counted: Measurement) -> None:
-    found = document([to_json(counted, "test")])
+    found = one_run(counted, nodeid="test")
     page, text = html_page(found), markdown(found)
     assert "Counts inside the endpoint" in page
     assert "tests.endpoints:generator" in page.replace("<wbr>", "")

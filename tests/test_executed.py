@@ -34,8 +34,8 @@ from pytest_mwbudget.interpreter.monitoring import free_tool, tool_at_work
 from pytest_mwbudget.model.quantities import EXECUTED
 from pytest_mwbudget.model.results import Counts, LoopName, Verdict
 from pytest_mwbudget.model.stack import HARNESS, Owner
-from pytest_mwbudget.report.json import from_json, to_json
 from pytest_mwbudget.report.terminal import failure
+from pytest_mwbudget.storage import codec
 
 from .apps import App, Noop, caller, discovered, hello, needs, respond
 from .counted import COUNT_ONLY, LOOPS, PassThrough, SpawnsInAGroup, basic, counted, counts, every_loop, number
@@ -387,7 +387,7 @@ def test_a_row_whose_requests_differ_is_judged_by_their_range(most: int | None, 
     judged = found.layer("Plain").judged["bytecodes"]
     assert judged.verdict == found.verdict == verdict
     assert ("varying-count" in (judged.reason or "")) == (verdict == "undecided")
-    read = from_json(to_json(found, "test")).layer("Plain")
+    read = codec.result(codec.measurement("test", found)).layer("Plain")
     assert read.counts is not None
     low, high = read.counts.ranges["bytecodes"]
     text = f"Plain {low} to {high} bytecode instructions, budget 0" if verdict == "fail" else ""

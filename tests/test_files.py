@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from pytest_mwbudget.interpreter import files
-from pytest_mwbudget.session import file_lock, profiles
+from pytest_mwbudget.session import profiles
+from pytest_mwbudget.storage import file_lock
 
 from .apps import FAST, alone
 
@@ -23,7 +24,7 @@ import sys
 import pytest
 
 EVENTS = {"open", "import", "os.listdir", "os.scandir", "os.mkdir", "os.remove", "os.rename", "subprocess.Popen"}
-REAL = ("pytest_mwbudget.asgi.origins", "pytest_mwbudget.session.file_lock")
+REAL = ("pytest_mwbudget.asgi.origins", "pytest_mwbudget.storage.file_lock")
 found, inside = [], []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections import deque
@@ -21,13 +20,14 @@ from pytest_mwbudget.model.results import LayerReport, Measurement
 from pytest_mwbudget.model.stack import Layer
 from pytest_mwbudget.model.trend import Trend
 from pytest_mwbudget.report.growing import growing
-from pytest_mwbudget.report.json import document, from_json, to_json
 from pytest_mwbudget.report.terminal import table
 from pytest_mwbudget.report.view import view
+from pytest_mwbudget.storage import codec
 from pytest_mwbudget.timing.many_requests import Served, served
 from pytest_mwbudget.timing.schedule import Schedule
 
 from .apps import FAST, LEAN, Noop, hello, measured, needs
+from .canned import as_json, one_run
 from .readings import never, readings
 from .test_engine import SCHEDULE, Costly, FakeClock, Server
 from .test_report_schema import misfits
@@ -292,9 +292,9 @@ def test_reports_name_what_grows(grown: Measurement) -> None:
     assert "[growing]" in text
     assert "Costly gets" not in text
     assert "per 1,000 requests 10.0" in text
-    written = json.loads(json.dumps(document([to_json(grown, "t")])))
+    written = as_json(one_run(grown))
     assert misfits(written) == []
-    assert from_json(written["measurements"][0]).layer("Growing").trend == grown.layer("Growing").trend
+    assert codec.result(written["measurements"][0]).layer("Growing").trend == grown.layer("Growing").trend
 
 
 def test_what_cannot_be_told_is_said_with_its_reason() -> None:

@@ -18,26 +18,23 @@ from pytest_mwbudget.comparison.figures import figures_of
 from pytest_mwbudget.comparison.history import HistoryRun, Past, history_run, over_time
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import Count, Result
-from pytest_mwbudget.model.runs import Commit, Provenance
+from pytest_mwbudget.model.runs import Commit
 from pytest_mwbudget.report.charts import charts
-from pytest_mwbudget.report.history import line, read
 from pytest_mwbudget.report.html import render
-from pytest_mwbudget.report.json import document, to_json
-from pytest_mwbudget.session.history import append
-from pytest_mwbudget.session.history import read as read_file
+from pytest_mwbudget.storage.history import append, line_of, read, read_line
 
+from .canned import RUN as CANNED
+from .canned import as_json, one_run
 from .test_comparison import RUN, about, counts, layer, result
 from .test_report_json import RESULTS
-
-PROVENANCE = Provenance(Commit("a" * 40, False), "Epyc", "0")
 
 
 def run(number: int, us: float | Estimate = 50.0, objects: int = 100, **said: Any) -> HistoryRun:
     """Return the run of a commit, whose only layer takes so long and creates so many objects."""
     found = result(layer("Auth", us, counts=counts(objects=Count(objects, objects, objects))))
-    made = Provenance(Commit(f"{number:040x}", False), said.pop("processor", "Epyc"), "0")
+    commit = Commit(f"{number:040x}", False)
     day = f"2026-11-{number + 1:02}T10:00:00+00:00"
-    return history_run(replace(RUN, created=day, provenance=made, **said), [("t", replace(found, loop="asyncio"))])
+    return history_run(replace(RUN, created=day, commit=commit, **said), [("t", replace(found, loop="asyncio"))])
 
 
 def past(history: Sequence[HistoryRun]) -> Past:
@@ -106,18 +103,18 @@ def test_a_layer_that_is_new_has_no_earlier_points():
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_line_has_every_figure(name: str):
     found: Result = RESULTS[name]
-    text = line(document([to_json(found, "t")], provenance=PROVENANCE))
+    text = line_of(one_run(found))
     assert text.endswith("\n")
     assert text.count("\n") == 1
-    back = read(text)
-    assert back.run.provenance == PROVENANCE
-    (request,) = back.requests
+    back = read_line(text)
+    assert back.run == CANNED
+    (figures,) = back.requests.values()
     expected = figures_of(found)
-    assert list(request.figures.rows) == list(expected.rows)
-    assert (request.figures.slowdown, request.figures.reference_ns) == (expected.slowdown, expected.reference_ns)
+    assert list(figures.rows) == list(expected.rows)
+    assert (figures.slowdown, figures.reference_ns) == (expected.slowdown, expected.reference_ns)
     for row, kept in expected.rows.items():
         for quantity, us in kept.figures.items():
-            read_back = request.figures.rows[row].figures[quantity]
+            read_back = figures.rows[row].figures[quantity]
             if math.isfinite(us.estimate) and us.bounded:
                 assert (read_back.estimate, read_back.low, read_back.high) == pytest.approx(
                     (us.estimate, us.low, us.high), abs=0.001
@@ -129,9 +126,9 @@ def test_a_line_has_every_figure(name: str):
 def test_lines_are_appended_and_read_in_order(tmp_path: Path):
     file = tmp_path / "deep" / "history.jsonl"
     for nodeid in ("a", "b"):
-        append(file, line(document([to_json(result(), nodeid)], provenance=PROVENANCE)))
-    runs, remarks = read_file(file)
-    assert [run.requests[0].key.nodeid for run in runs] == ["a", "b"]
+        append(file, line_of(one_run(result(), nodeid=nodeid)))
+    runs, remarks = read(file)
+    assert [key.nodeid for run in runs for key in run.requests] == ["a", "b"]
     assert remarks == []
 
 
@@ -141,12 +138,12 @@ def test_lines_are_appended_and_read_in_order(tmp_path: Path):
 )
 def test_a_broken_line_is_reported_and_the_others_are_read(tmp_path: Path, broken: str):
     file = tmp_path / "history.jsonl"
-    good = line(document([to_json(result(), "a")], provenance=PROVENANCE))
+    good = line_of(one_run(result(), nodeid="a"))
     append(file, good)
     with file.open("a", encoding="utf-8") as out:
         out.write(broken)  # a run that was killed leaves no line break
     append(file, good)
-    runs, remarks = read_file(file)
+    runs, remarks = read(file)
     assert len(runs) == 2
     (remark,) = remarks
     assert remark.startswith(f"line 2 of {str(file)!r} is left out: ")
@@ -156,7 +153,7 @@ def test_a_broken_line_is_reported_and_the_others_are_read(tmp_path: Path, broke
 APPEND = """
 import sys
 from pathlib import Path
-from pytest_mwbudget.session.history import append
+from pytest_mwbudget.storage.history import append
 for number in range(20):
     append(Path(sys.argv[1]), sys.argv[2] * 5000 + chr(10))
 """
@@ -200,11 +197,11 @@ def test_the_page_draws_the_history(
 ):
     pytest.importorskip("jinja2")
     monkeypatch.chdir(tmp_path)
-    whole = document([to_json(result(layer("Auth", 80.0)), "t")], provenance=PROVENANCE)
-    Path("mw.json").write_text(json.dumps(whole), encoding="utf-8")
-    earlier = document([to_json(result(layer("Auth", 50.0)), "t")], provenance=PROVENANCE)
+    whole = one_run(result(layer("Auth", 80.0)))
+    Path("mw.json").write_text(json.dumps(as_json(whole)), encoding="utf-8")
+    earlier = one_run(result(layer("Auth", 50.0)))
     for one in (earlier, whole):
-        append(Path("history.jsonl"), line(one))
+        append(Path("history.jsonl"), line_of(one))
     with Path("history.jsonl").open("a", encoding="utf-8") as out:
         out.write("broken\n")
     assert main(["render", "mw.json", "--html=mw.html", "--history=history.jsonl"]) == 0
@@ -231,6 +228,6 @@ def test_a_history_that_cannot_be_drawn_is_an_error(
     capsys: pytest.CaptureFixture[str],
 ):
     monkeypatch.chdir(tmp_path)
-    Path("mw.json").write_text(json.dumps(document([])), encoding="utf-8")
+    Path("mw.json").write_text(json.dumps(as_json(one_run())), encoding="utf-8")
     assert main(["render", "mw.json", *arguments]) == 2
     assert capsys.readouterr().err.startswith(f"error: {message}")

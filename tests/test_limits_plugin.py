@@ -16,12 +16,14 @@ from pytest_mwbudget.config.checks import check
 from pytest_mwbudget.errors import SettingError
 from pytest_mwbudget.interpreter.clocks import perf_counter
 from pytest_mwbudget.limits.file import Limit, LimitsFile, Place, parsed, text_of
+from pytest_mwbudget.model.measured_run import MeasuredRun
 from pytest_mwbudget.session.limits import evidence, of_tests
 from pytest_mwbudget.session.limits.kept_objects import kept_objects, new_objects
 from pytest_mwbudget.session.limits.of_tests import surroundings
 from pytest_mwbudget.session.limits.recount import Recount, RecountError, recounted
 
 from .apps import FAST, LEAN, Scheduled, alone
+from .canned import RUN, as_json
 
 FIX = ("--mw-budget-update", "--mw-budget-update-mode=create,trim,fix", "--mw-budget-reason=it must")
 UPDATE = ("--mw-budget-update",)
@@ -136,8 +138,8 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Proje
 def measured_here(config: pytest.Config, order: Recount) -> Any:
     """Return what the run itself has measured of these tests."""
     summary = config.pluginmanager.get_plugin("mw-budget-summary")
-    found = [one.measurement for one in summary.requests if one.measurement["nodeid"] in order.tests]
-    return json.loads(json.dumps({"measurements": found}))
+    measured = (one.measured for one in summary.requests)
+    return as_json(MeasuredRun(RUN, tuple((nodeid, result) for nodeid, result in measured if nodeid in order.tests)))
 
 
 def spawned(measurement: Any, tasks: int) -> None:
@@ -442,7 +444,7 @@ def test_another_patch_release_or_package_is_compared_and_named(project: Project
 def test_a_count_that_another_process_does_not_have_is_not_written(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evidence, "recounted", lambda config, order, limit_s: {"measurements": []})
+    monkeypatch.setattr(evidence, "recounted", lambda config, order, limit_s: as_json(MeasuredRun(RUN)))
     result = project.run(*UPDATE, "test_app.py::test_one")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
@@ -517,7 +519,7 @@ def test_a_count_fails_if_it_is_the_same_in_another_process_or_too_high_in_three
         (nodeid,) = order.tests
         other = json.loads(json.dumps(document["measurements"][0])) | {"nodeid": nodeid}
         spawned(other, next(rest[nodeid]))
-        return {"measurements": [other]}
+        return {**document, "measurements": [other]}
 
     monkeypatch.setattr(of_tests, "recounted", recounted)
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)

@@ -15,15 +15,17 @@ import pytest
 import pytest_mwbudget.session.artifacts
 from pytest_mwbudget.__main__ import main
 from pytest_mwbudget.messages import pages
-from pytest_mwbudget.report.json import document, to_json
+from pytest_mwbudget.model.measured_run import MeasuredRun
 from pytest_mwbudget.report.markdown import render as markdown
 from pytest_mwbudget.report.overview import together
 from pytest_mwbudget.report.terminal import run
 
+from .canned import RUN, as_json, one_run
 from .test_report_json import RESULT, RESULTS, UNTIMED
 
 NODEID = "tests/test_shop.py::test_health"
-DATA = document([to_json(RESULT, NODEID), to_json(UNTIMED, "other")])
+STORED = MeasuredRun(RUN, ((NODEID, RESULT), ("other", UNTIMED)))
+DATA = as_json(STORED)
 
 
 @pytest.fixture
@@ -39,9 +41,7 @@ def test_without_a_file_to_write_the_tables_are_printed(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "70")
     assert main(["render", stored]) == 0
-    environment = DATA["environment"]
-    python = f"{environment['implementation']} {environment['python']}"
-    shown = run([(NODEID, RESULT), ("other", UNTIMED)], python, 70)
+    shown = run(STORED.measured, RUN.interpreter, 70)
     below = together(None, [RESULT, UNTIMED], [], 70)
     assert capsys.readouterr().out.splitlines() == [line.text for line in [*shown, *below]]
 
@@ -50,7 +50,7 @@ def test_every_file_that_is_asked_for_is_written_and_nothing_printed(
     stored: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["render", stored, "--markdown", "out/mw.md", "--benchmark-json=out/mw.bench.json"]) == 0
-    assert Path("out/mw.md").read_text(encoding="utf-8") == markdown(DATA)
+    assert Path("out/mw.md").read_text(encoding="utf-8") == markdown(STORED)
     fullnames = [one["fullname"] for one in json.loads(Path("out/mw.bench.json").read_text())["benchmarks"]]
     assert fullnames == [f"{NODEID} GET /health?q=ü {name}" for name in ("GZipMiddleware", "(total)")]
     assert capsys.readouterr() == ("", "")
@@ -64,7 +64,7 @@ def test_a_page_is_written(stored: str) -> None:
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_every_result_can_be_rendered(name: str, stored: str, capsys: pytest.CaptureFixture[str]) -> None:
-    Path(stored).write_text(json.dumps(document([to_json(RESULTS[name], NODEID)])), encoding="utf-8")
+    Path(stored).write_text(json.dumps(as_json(one_run(RESULTS[name], nodeid=NODEID))), encoding="utf-8")
     assert main(["render", stored]) == 0
     assert capsys.readouterr().out.startswith(f"{NODEID} GET /health?q=ü ")
 
@@ -94,11 +94,15 @@ def whose_first(**rest: Any) -> dict[str, Any]:
             "'mw.json' is not a whole result (KeyError: 'l",
         ),
         (b"[" * 100_000, "'mw.json' is not JSON: "),
-        (whose_first(seconds="long"), "'mw.json' is not a whole result (ValueError: "),
+        (whose_first(seconds="long"), "'mw.json' is not a whole result (TypeError: 'long' is not of type float); give"),
+        (whose_first(nodeid=None), "'mw.json' is not a whole result (TypeError: None is not of type str); give"),
+        (whose_first(verdict="maybe"), "'mw.json' is not a whole result (ValueError: 'maybe' is none of ("),
+        ({**DATA, "created": "2026-11-23T10:00:00"}, "'mw.json' is not a whole result (ValueError: created is '20"),
+        ({**DATA, "created": "yesterday"}, "'mw.json' is not a whole result (ValueError: Invalid isoformat string"),
         (whose_first(total_us={"estimate": 10**400, "low": 1, "high": 10**400}), "'mw.json' is not a whole result (Ov"),
         ({**DATA, "environment": None}, "'mw.json' is not a whole result (TypeError: "),
         ({**DATA, "measurements": [5]}, "'mw.json' is not a whole result (TypeError: "),
-        ({**DATA, "measurements": [{"nodeid": "t"}]}, "'mw.json' is not a whole result (KeyError: 'ledger'); give"),
+        ({**DATA, "measurements": [{"nodeid": "t"}]}, "'mw.json' is not a whole result (KeyError: 'request'); give"),
     ],
 )
 def test_a_file_that_cannot_be_rendered_is_explained_and_nothing_is_written(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import sys
 from dataclasses import replace
 from importlib import metadata
@@ -19,12 +18,12 @@ from pytest_mwbudget.asgi.origins import origin_of
 from pytest_mwbudget.model.places import STANDARD_LIBRARY, is_own
 from pytest_mwbudget.model.stack import Origin
 from pytest_mwbudget.report.html import render as html
-from pytest_mwbudget.report.json import document, from_json, to_json
 from pytest_mwbudget.report.markdown import render as markdown
 from pytest_mwbudget.report.view import view
+from pytest_mwbudget.storage import codec
 
 from .apps import Noop, hello, outer, stack_of
-from .canned import but
+from .canned import as_json, but, one_run
 from .test_report_html import read
 from .test_report_json import RESULT
 from .test_report_schema import misfits
@@ -198,7 +197,7 @@ def test_a_result_that_does_not_know_says_nothing() -> None:
 
 
 def test_the_json_has_it_and_gives_it_back() -> None:
-    data = to_json(but(FOUND, ledger=counted().ledger), "test_it")
+    data = codec.measurement("test_it", but(FOUND, ledger=counted().ledger))
     assert [layer["origin"] and layer["origin"]["distribution"] for layer in data["layers"]] == [
         "starlette",
         None,
@@ -208,15 +207,12 @@ def test_the_json_has_it_and_gives_it_back() -> None:
     assert data["layers"][1]["origin"]["file"] == "shop/app.py"
     first, *others = RESULT.layers
     whole = replace(RESULT, layers=(replace(first, layer=replace(first.layer, origin=OWN)), *others))
-    assert misfits(json.loads(json.dumps(document([to_json(whole, "test_it")])))) == []
-    assert [report.layer.origin for report in from_json(data).layers] == [one.layer.origin for one in FOUND.layers]
-    for layer in data["layers"]:
-        del layer["origin"]
-    assert [report.layer.origin for report in from_json(data).layers] == [None] * 4
+    assert misfits(as_json(one_run(whole, nodeid="test_it"))) == []
+    assert [report.layer.origin for report in codec.result(data).layers] == [one.layer.origin for one in FOUND.layers]
 
 
 def test_the_pages_say_it_in_each_row() -> None:
-    whole = document([to_json(but(FOUND, ledger=counted().ledger), "test_it")])
+    whole = one_run(but(FOUND, ledger=counted().ledger), nodeid="test_it")
     heads = [head.text for head in read(html(whole)).all("th")]
     assert any("CORS" in head and "from starlette" in head for head in heads)
     assert any("add_header" in head and "own, shop/app.py:12" in head for head in heads)

@@ -10,14 +10,14 @@ import pytest
 
 import pytest_mwbudget.session.artifacts
 from pytest_mwbudget.errors import SettingError
-from pytest_mwbudget.report.json import document, to_json
 from pytest_mwbudget.session.artifacts import JSON, RENDERED, Output, check_distinct
 
+from .canned import as_json, one_run
 from .test_report_schema import PROFILED
 
 EVERY = {output.name: output for output in (JSON, *RENDERED)}
 HTML = EVERY["html"]
-DATA = document([to_json(PROFILED, "tests/test_shop.py::test_health")])
+DATA = one_run(PROFILED, nodeid="tests/test_shop.py::test_health")
 
 
 @pytest.mark.parametrize("output", EVERY.values(), ids=EVERY)
@@ -39,7 +39,7 @@ def test_each_writes_what_it_is_called(output: Output, tmp_path: Path) -> None:
 
 def test_what_is_written_as_json_is_the_document(tmp_path: Path) -> None:
     JSON.write(tmp_path / "mw.json", DATA)
-    assert json.loads((tmp_path / "mw.json").read_text(encoding="utf-8")) == DATA
+    assert json.loads((tmp_path / "mw.json").read_text(encoding="utf-8")) == as_json(DATA)
 
 
 def test_a_page_links_to_flamegraphs_from_where_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def test_a_file_is_there_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: p
             JSON.write(path, DATA)
     assert path.read_text() == "before"
     JSON.write(path, DATA)
-    assert json.loads(path.read_text(encoding="utf-8")) == DATA
+    assert json.loads(path.read_text(encoding="utf-8")) == as_json(DATA)
     assert path.stat().st_mode & 0o777 == 0o640
     assert [one.name for one in tmp_path.iterdir()] == ["mw.json"]
 
@@ -110,7 +110,7 @@ def test_where_no_file_can_take_its_place_it_is_written_over(tmp_path: Path, mon
         JSON.write(tmp_path / "mw.json", DATA)
     (tmp_path / "mw.json").write_text("before")
     JSON.write(tmp_path / "mw.json", DATA)
-    assert json.loads((tmp_path / "mw.json").read_text(encoding="utf-8")) == DATA
+    assert json.loads((tmp_path / "mw.json").read_text(encoding="utf-8")) == as_json(DATA)
     assert [one.name for one in tmp_path.iterdir()] == ["mw.json"]
 
 
@@ -119,7 +119,7 @@ def test_a_link_stays_one(tmp_path: Path) -> None:
     JSON.check(tmp_path / "link", "--json")
     JSON.write(tmp_path / "link", DATA)
     assert (tmp_path / "link").is_symlink()
-    assert json.loads((tmp_path / "mw.json").read_text(encoding="utf-8")) == DATA
+    assert json.loads((tmp_path / "mw.json").read_text(encoding="utf-8")) == as_json(DATA)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
@@ -128,7 +128,7 @@ def test_a_pipe_is_written_to_and_stays_one(tmp_path: Path) -> None:
     os.mkfifo(path)
     JSON.check(path, "--json")
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    JSON.write(path, document([]))
+    JSON.write(path, one_run())
     assert json.loads(os.read(reader, 1 << 16))["measurements"] == []
     os.close(reader)
     assert path.is_fifo()

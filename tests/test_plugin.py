@@ -21,6 +21,7 @@ from pytest_mwbudget.asgi.app import NamedApp
 from pytest_mwbudget.counting.backend import Backend, PythonCore
 from pytest_mwbudget.errors import AppError
 from pytest_mwbudget.model.quantities import PROCESS_WIDE, RECORDABLE
+from pytest_mwbudget.storage.codec import measured_run
 
 from .apps import FAST, LEAN, LEAN_WITH_COVERAGE, SPIN, Scheduled, alone, needs
 from .projects import QUICK as QUICK_IN_WORKERS
@@ -1231,7 +1232,7 @@ def test_files_stand_where_the_command_line_says_and_the_json_has_the_promised_s
     assert (spin["kind"], spin["entered"], spin["method"]) == ("middleware", True, "split")
     assert (spin["budget_us"], spin["verdict"], spin["merged_with"]) == (2000, "pass", None)
     assert spin["us"]["low"] <= spin["us"]["estimate"] <= spin["us"]["high"]
-    assert found["markdown"] == pytest_mwbudget.report.markdown.render(document)
+    assert found["markdown"] == pytest_mwbudget.report.markdown.render(measured_run(document))
     assert "<code>Spin</code>" in found["markdown"]
     fullnames = [one["fullname"] for one in json.loads(found["benchmark-json"])["benchmarks"]]
     rows = ("Spin", "ExceptionMiddleware", "(total)")

@@ -12,9 +12,10 @@ import pytest
 
 from pytest_mwbudget.errors import SettingError
 from pytest_mwbudget.model.runs import Commit
-from pytest_mwbudget.report.json import compared
-from pytest_mwbudget.session.provenance import provenance
-from pytest_mwbudget.session.stored import located, saved_file
+from pytest_mwbudget.session.provenance import commit_of
+from pytest_mwbudget.storage import codec
+from pytest_mwbudget.storage.codec import measured_run
+from pytest_mwbudget.storage.saved_runs import located, saved_file
 
 from .apps import FAST, LEAN, Scheduled, alone
 from .readings import readings
@@ -104,12 +105,29 @@ def test_a_run_is_saved_and_an_equal_run_compares_as_the_same_and_takes_its_plac
     # How often a spin reads the clock in its time, and what that allocates, depends on the speed of the machine.
     steady = [one for one in after["measurements"][0]["changes"] if one["quantity"] in ("tasks", "threads")]
     assert {change["word"] for change in steady} == {"same"}
-    since = compared(after)
+    since = measured_run(after).since
     assert since is not None
     assert (since.name, since.created, since.grown) == ("main", document["created"], ())
     after = json.loads(SAVED.read_text(encoding="utf-8"))
     assert after["comparison"]["created"] == document["created"]
     assert misfits(after) == []
+
+
+def test_a_result_is_read_once_whatever_is_made_of_it(shop: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jinja2")
+    saved(shop)
+    nodeids: list[str] = []
+
+    def counted(data: Any, read: Callable[[Any], Any] = codec.measured) -> Any:
+        nodeids.append(data["nodeid"])
+        return read(data)
+
+    monkeypatch.setattr(codec, "measured", counted)
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    outputs = [f"--mw-budget-{name}=mw.{name}" for name in ("json", "html", "markdown", "benchmark-json", "history")]
+    run(shop, "-v", "--mw-budget", "--mw-budget-compare=main", *outputs).assert_outcomes(passed=1)
+    assert nodeids == ["test_shop.py::test_it"] * 2, "once of the saved run, and once of this one"
 
 
 def test_a_layer_that_spawns_a_task_more_fails_the_run_and_is_named(shop: pytest.Pytester) -> None:
@@ -226,17 +244,17 @@ def test_the_commit_is_known_and_whether_files_differ(shop: pytest.Pytester, mon
     for name in ("CI_COMMIT_SHA", "GITHUB_SHA"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(shop.path.parent))
-    assert provenance(shop.path).commit is None
+    assert commit_of(shop.path) is None
     monkeypatch.setenv("GITHUB_SHA", "c" * 40)
-    assert provenance(shop.path).commit == Commit("c" * 40, None)
+    assert commit_of(shop.path) == Commit("c" * 40, None)
     git = ("git", "-c", "user.name=t", "-c", "user.email=t@example.org")
     for arguments in (("init", "-q"), ("add", "shop.py"), ("commit", "-q", "-m", "first")):
         assert shop.run(*git, *arguments).ret == 0
-    commit = provenance(shop.path).commit
+    commit = commit_of(shop.path)
     assert commit is not None
     assert (len(commit.id), commit.uncommitted) == (40, False)
     shop.path.joinpath("shop.py").write_text(f"{APP}\n", encoding="utf-8")
-    assert provenance(shop.path).commit == Commit(commit.id, True)
+    assert commit_of(shop.path) == Commit(commit.id, True)
 
 
 def test_a_document_names_the_commit_and_has_nothing_private(

@@ -28,7 +28,7 @@ from pytest_mwbudget.errors import ResponseError
 from pytest_mwbudget.load.processor import Cores
 from pytest_mwbudget.load.run import _Driver, requests_of
 from pytest_mwbudget.load.server import Served
-from pytest_mwbudget.report.json import measured
+from pytest_mwbudget.storage.codec import measured_run
 
 from .apps import FAST, LEAN, SPIN, Scheduled
 from .conftest import needs
@@ -227,7 +227,7 @@ def test_the_measurement_and_every_report_have_the_figures(pytester: pytest.Pyte
         result.stdout.fnmatch_lines([f"  {line}"])
     document = json.loads((pytester.path / "r.json").read_text(encoding="utf-8"))
     assert misfits(document) == []
-    ((_, found),) = measured(document)
+    (found,) = measured_run(document).results
     assert found.load is not None
     assert found.load.judged is not None
     assert found.layer("Spin").load is not None

@@ -11,10 +11,9 @@ import pytest
 
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import Books, RequestLine, Result
-from pytest_mwbudget.report.benchmark import MAX_NAME, render
-from pytest_mwbudget.report.json import document, to_json
+from pytest_mwbudget.report.benchmark import MAX_NAME, document
 
-from .canned import but
+from .canned import RUN, but, one_run
 from .test_report_terminal import FAILING, NONE, PASSING, counted, layer_row, row, timed, us
 
 FOUND = timed(counted(PASSING, FAILING))
@@ -22,7 +21,7 @@ NODEID = "tests/test_shop.py::test_health[before]"
 
 
 def written(*results: Result, nodeid: str = NODEID) -> Any:
-    return json.loads(render(document([to_json(found, nodeid) for found in results])))
+    return document(one_run(*results, nodeid=nodeid))
 
 
 def rows(*results: Result, **rest: Any) -> dict[str, Any]:
@@ -141,10 +140,7 @@ def test_a_name_is_no_longer_than_bencher_takes_it() -> None:
 
 
 def test_the_time_of_the_run_is_that_of_the_document() -> None:
-    data = document([to_json(FOUND, NODEID)])
-    assert (
-        json.loads(render({**data, "created": "2026-01-02T03:04:05+00:00"}))["datetime"] == "2026-01-02T03:04:05+00:00"
-    )
+    assert written(FOUND)["datetime"] == RUN.created
 
 
 def test_pytest_benchmark_has_the_same_keys_and_can_compare_two_files(tmp_path: Any, capsys: Any) -> None:

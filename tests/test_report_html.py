@@ -16,14 +16,15 @@ from typing import Any
 import pytest
 
 from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.measured_run import MeasuredRun
 from pytest_mwbudget.model.quantities import PROCESS_WIDE
 from pytest_mwbudget.model.results import Books, Effort, Judged, LayerReport, Result
 from pytest_mwbudget.model.stack import Layer
 from pytest_mwbudget.report.advice import advise
 from pytest_mwbudget.report.html import _template, render
-from pytest_mwbudget.report.json import document, to_json
+from pytest_mwbudget.storage import codec
 
-from .canned import but, canned
+from .canned import RUN, as_json, but, canned, one_run
 from .test_report_json import GZIP, GZIP_COUNTS, LEDGER, NOTHING, RESULT, RESULTS, UNTIMED
 
 PROFILE = {
@@ -33,7 +34,11 @@ PROFILE = {
     "flamegraph": "profiles/one.html",
     "pyinstrument": "profiles/one.pyinstrument.html",
     "speedscope": "profiles/one.speedscope.json",
-    "hottest": {"0": [{"function": "compress", "file": "shop/zip.py", "line": 17, "own_us": 12.5, "total_us": 14.26}]},
+    "hottest": {
+        "0": [
+            {"function": "compress", "file": "shop/zip.py", "line": 17, "own_us": 12.5, "total_us": 14.26, "own": False}
+        ]
+    },
 }
 OUTER = Layer(0, "Outer", "shop.Outer", "middleware")
 INNER = Layer(1, "Inner", "shop.Inner", "middleware")
@@ -65,9 +70,15 @@ def stacked(outer: float, inner: float, endpoint: float, budget: float | None = 
 
 def everything() -> dict[str, Any]:
     """Return a document with each kind of result, one with advice and a profile."""
-    data = document([to_json(result, f"test_shop.py::test[{name}]") for name, result in RESULTS.items()])
+    measured = tuple((f"test_shop.py::test[{name}]", result) for name, result in RESULTS.items())
+    data = as_json(MeasuredRun(RUN, measured))
     data["measurements"][0] |= {"profile": PROFILE}
     return data
+
+
+def page_with(data: dict[str, Any], *rest: Any) -> str:
+    """Return the page of a document."""
+    return render(codec.measured_run(data), *rest)
 
 
 # ---- reading a page ----------------------------------------------------------------------------------------------
@@ -140,7 +151,7 @@ def read(html: str) -> Element:
 
 
 def page_of(*results: Result) -> Element:
-    return read(render(document([to_json(result, "test_shop.py::test_it") for result in results])))
+    return read(render(one_run(*results, nodeid="test_shop.py::test_it")))
 
 
 def rows(page: Element, table: str) -> dict[str, Element]:
@@ -186,9 +197,8 @@ def numbers_of(layer: dict[str, Any]) -> Iterator[float]:
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_every_number_of_a_layer_is_in_the_tables(name: str) -> None:
-    data = document([to_json(RESULTS[name], "t")])
-    page = read(render(data))
-    for layer in data["measurements"][0]["layers"]:
+    page = page_of(RESULTS[name])
+    for layer in codec.measurement("t", RESULTS[name])["layers"]:
         found = [rows(page, table)[layer["name"]] for table in ("time", "counts") if page.all("table", table)]
         values = [cell.attributes.get("data-value") for row in found for cell in row.all("td")]
         for number in numbers_of(layer):
@@ -306,7 +316,7 @@ def test_nothing_is_claimed_about_what_stays_where_it_cannot_be_counted() -> Non
 
 
 def test_advice_profile_and_environment_are_there() -> None:
-    page = read(render(everything()))
+    page = read(page_with(everything()))
     (advice,) = advise(RESULT)
     assert page.all("ul", "advice")[0].text == f"{advice.text}. More: mwbudget explain blocking"
     hottest = next(table for table in page.all("table") if table.all("caption"))
@@ -323,16 +333,23 @@ def test_advice_profile_and_environment_are_there() -> None:
 
 def test_a_function_that_is_not_written_in_python_has_no_place() -> None:
     data = everything()
-    built_in = {"function": "perf_counter", "file": "<built-in>", "line": 0, "own_us": 1.0, "total_us": 1.0}
+    built_in = {
+        "function": "perf_counter",
+        "file": "<built-in>",
+        "line": 0,
+        "own_us": 1.0,
+        "total_us": 1.0,
+        "own": False,
+    }
     data["measurements"][0]["profile"] = PROFILE | {"hottest": {"0": [built_in]}}
-    hottest = next(table for table in read(render(data)).all("table") if table.all("caption"))
+    hottest = next(table for table in read(page_with(data)).all("table") if table.all("caption"))
     assert [cell.text for cell in hottest.all("tbody")[0].all("th")] == ["perf_counter"]
 
 
 def test_links_to_profiles_are_as_the_caller_sees_them_and_quoted() -> None:
     data = everything()
     data["measurements"][0]["profile"] = PROFILE | {"flamegraph": "a b/#1 ?.html", "speedscope": "javascript:alert(1)"}
-    page = read(render(data, lambda path: f"../{path}" if "b" in path else path))
+    page = read(page_with(data, lambda path: f"../{path}" if "b" in path else path))
     links = [link.attributes["href"] for link in page.all("p", "links")[0].all("a")]
     assert links == ["../a%20b/%231%20%3F.html", "profiles/one.pyinstrument.html", "javascript%3Aalert%281%29"]
 
@@ -347,7 +364,7 @@ def test_without_jinja2_the_caller_gets_the_import_error(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "jinja2", None)
     _template.cache_clear()
     with pytest.raises(ImportError):
-        render(document([]))
+        render(one_run())
 
 
 # ---- the picture -------------------------------------------------------------------------------------------------
@@ -435,7 +452,7 @@ HOSTILE = (
     "&lt;b&gt;\u2028\u2029\u202e\x00<!--",
 )
 # The values of these keys are the package's own.
-CHOSEN = {"schema", "verdict", "total_verdict", "kind", "method"}
+CHOSEN = {"schema", "created", "verdict", "total_verdict", "kind", "method", "budget_place"}
 
 
 def spoiled(data: Any, spoil: Callable[[str], str], key: str = "") -> Any:
@@ -463,8 +480,8 @@ def skeleton(page: Element) -> list[tuple[str, dict[str, str]]]:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_hostile_text_adds_no_element_and_no_attribute(text: str) -> None:
-    tame = read(render(spoiled(everything(), lambda own: f"tame{own}")))
-    page = read(render(spoiled(everything(), lambda own: f"{text}{own}")))
+    tame = read(page_with(spoiled(everything(), lambda own: f"tame{own}")))
+    page = read(page_with(spoiled(everything(), lambda own: f"{text}{own}")))
     assert skeleton(page) == skeleton(tame)
     seen = " ".join(text.replace("\x00", "\ufffd").split())
     assert any(seen in " ".join(one.text.replace("\x00", "\ufffd").split()) for one in page.all("span", "name"))
@@ -472,7 +489,7 @@ def test_a_hostile_text_adds_no_element_and_no_attribute(text: str) -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_link_leads_to_a_script(text: str) -> None:
-    page = read(render(spoiled(everything(), lambda own: f"{text}{own}")))
+    page = read(page_with(spoiled(everything(), lambda own: f"{text}{own}")))
     assert all(re.match(r"#|[\w%.-]+(/|$)", link.attributes["href"]) for link in page.all("a"))
 
 
@@ -480,7 +497,7 @@ def test_no_link_leads_to_a_script(text: str) -> None:
 
 
 def test_the_page_asks_for_nothing() -> None:
-    html = render(everything())
+    html = page_with(everything())
     page = read(html)
     assert not any(one.attributes.keys() & {"src", "srcset", "style", "background"} for one in page)
     assert not [one.tag for one in page if one.tag in ("link", "img", "iframe", "object", "base", "form")]
@@ -489,7 +506,7 @@ def test_the_page_asks_for_nothing() -> None:
 
 
 def test_only_the_packages_own_style_and_script_may_run() -> None:
-    html = render(everything())
+    html = page_with(everything())
     page = read(html)
     (policy,) = [
         meta.attributes["content"]
@@ -514,7 +531,7 @@ def test_the_style_has_both_themes_and_a_page_for_print_and_for_phones() -> None
 
 
 def test_the_page_says_what_its_parts_are() -> None:
-    page = read(render(everything()))
+    page = read(page_with(everything()))
     assert page.all("html")[0].attributes["lang"] == "en"
     assert len(page.all("main")) == len(page.all("h1")) == 1
     levels = [int(one.tag[1]) for one in page if re.fullmatch(r"h\d", one.tag)]

@@ -7,12 +7,13 @@ import math
 import platform
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 
+from pytest_mwbudget.model.changes import Since
 from pytest_mwbudget.model.estimate import Estimate
-from pytest_mwbudget.model.quantities import COUNTED, EXECUTED, PROCESS_WIDE
+from pytest_mwbudget.model.measured_run import LeftOut, MeasuredRun
+from pytest_mwbudget.model.quantities import COUNTED, PROCESS_WIDE
 from pytest_mwbudget.model.results import (
     Books,
     Count,
@@ -24,18 +25,21 @@ from pytest_mwbudget.model.results import (
     Ledger,
     Occupation,
     Profile,
+    RepeatedTest,
     RequestLine,
     Result,
+    SurveyRun,
 )
-from pytest_mwbudget.model.runs import Provenance
+from pytest_mwbudget.model.runs import Commit
 from pytest_mwbudget.model.saves import Saves
 from pytest_mwbudget.model.stack import Layer
 from pytest_mwbudget.report.advice import advise
-from pytest_mwbudget.report.json import document, environment, from_json, measured, render, to_json
 from pytest_mwbudget.report.terminal import failure, table
 from pytest_mwbudget.report.view import view
+from pytest_mwbudget.session.provenance import this_run
+from pytest_mwbudget.storage import codec
 
-from .canned import but, canned
+from .canned import RUN, as_json, but, canned, one_run
 
 GZIP = Layer(0, "GZipMiddleware", "starlette.middleware.gzip.GZipMiddleware", "middleware", runs_task=True)
 MOUNT = Layer(1, "Mount", "starlette.routing.Mount", "routing", merged_with="GZipMiddleware", merged_because="no probe")
@@ -138,93 +142,9 @@ RESULTS = {
 }
 each_result = pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
 
-NUMBER = (int, float)
-ESTIMATE = {"estimate": NUMBER, "low": NUMBER, "high": NUMBER}
-COUNT = {"count": int, "exact": bool, "low": int, "high": int}
-COUNTS = {
-    "objects": COUNT | {"types": dict},
-    "allocations": COUNT,
-    "bytes": COUNT,
-    "tasks": COUNT | {"names": dict},
-    "threads": COUNT | {"names": dict},
-    "retained": COUNT | {"types": dict},
-    "suspensions": COUNT,
-    **dict.fromkeys(EXECUTED, COUNT),
-    "messages": {"receive": int, "send": int},
-    "own_types": list,
-}
-# The stable shape; later versions may add keys. A tuple lists the allowed types of a value.
-SHAPE = {
-    "schema": str,
-    "environment": {"python": str, "implementation": str, "platform": str, "loop": str, "packages": dict},
-    "measurements": [
-        {
-            "nodeid": str,
-            "request": {"method": str, "url": str},
-            "status": int,
-            "verdict": str,
-            "rounds": int,
-            "seconds": NUMBER,
-            "floor_us": NUMBER,
-            "slowdown": NUMBER,
-            "total_us": ESTIMATE,
-            "outside_us": ESTIMATE,
-            "endpoint_us": ESTIMATE,
-            "layers": [
-                {
-                    "index": int,
-                    "name": str,
-                    "qualname": str,
-                    "kind": str,
-                    "entered": bool,
-                    "us": ESTIMATE,
-                    "method": str,
-                    "budget_us": NUMBER,
-                    "verdict": str,
-                    "merged_with": (str, type(None)),
-                    "runs_task": bool,
-                    "busy_us": NUMBER,
-                    "busy_interval_us": list,
-                    "wait_us": NUMBER,
-                    "cpu_us": NUMBER,
-                    "blocking": bool,
-                    **COUNTS,
-                    "budgets": dict,
-                    "why": dict,
-                }
-            ],
-            "loop": str,
-            "requests": int,
-            "ledger": {"requests": int, "outside": COUNTS, "endpoint": COUNTS, "total": COUNTS, "why": dict},
-        }
-    ],
-}
-
-
-def misfits(data: Any, shape: Any, where: str = "") -> list[str]:
-    """Return a message for each place where `data` does not have the shape."""
-    if isinstance(shape, dict):
-        missing = [f"{where}/{key} is missing" for key in shape if key not in data]
-        return missing + [m for key in shape if key in data for m in misfits(data[key], shape[key], f"{where}/{key}")]
-    if isinstance(shape, list):
-        return [m for number, item in enumerate(data) for m in misfits(item, shape[0], f"{where}/{number}")]
-    return [] if isinstance(data, shape) else [f"{where} is {data!r}"]
-
-
-def test_the_document_has_the_shape_that_was_promised() -> None:
-    found = replace(RESULT, layers=RESULT.layers[:1])
-    assert misfits(document([to_json(found, "test_overhead.py::test_health")]), SHAPE) == []
-
-
-def test_the_check_of_the_shape_can_fail() -> None:
-    data = document([to_json(replace(RESULT, layers=RESULT.layers[:1]), "t")])
-    del data["environment"]["loop"]
-    data["measurements"][0]["layers"][0]["us"]["low"] = "17"
-    assert misfits(data, SHAPE) == ["/environment/loop is missing", "/measurements/0/layers/0/us/low is '17'"]
-
 
 def test_a_measurement_says_what_was_measured() -> None:
-    data = to_json(RESULT, "test_overhead.py::test_health")
+    data = codec.measurement("test_overhead.py::test_health", RESULT)
     assert data["nodeid"] == "test_overhead.py::test_health"
     assert data["request"] == {"method": "GET", "url": "/health?q=ü"}
     assert (data["status"], data["verdict"], data["rounds"], data["seconds"]) == (200, "undecided", 120, 0.41)
@@ -234,13 +154,13 @@ def test_a_measurement_says_what_was_measured() -> None:
 
 
 def test_a_layer_says_how_it_spends_its_time() -> None:
-    layer = to_json(RESULT, "t")["layers"][0]
+    layer = codec.measurement("t", RESULT)["layers"][0]
     assert (layer["busy_us"], layer["busy_interval_us"]) == (7.9, [7.5, 8.2])
     assert (layer["wait_us"], layer["cpu_us"], layer["blocking"]) == (10.0, 6.5, True)
 
 
 def test_a_layer_says_what_was_counted() -> None:
-    layer = to_json(RESULT, "t")["layers"][0]
+    layer = codec.measurement("t", RESULT)["layers"][0]
     types = {"builtins.dict": 3, "shop.Token": 2}
     assert layer["objects"] == {"count": 5, "exact": False, "low": 4, "high": 9, "types": types}
     assert layer["allocations"] == {"count": 30, "exact": True, "low": 30, "high": 30}
@@ -255,7 +175,7 @@ def test_a_layer_says_what_was_counted() -> None:
 
 
 def test_a_layer_has_its_budgets_by_quantity_and_that_of_time_by_itself() -> None:
-    gzip, mount, auth = to_json(RESULT, "t")["layers"]
+    gzip, mount, auth = codec.measurement("t", RESULT)["layers"]
     assert gzip["budgets"] == {
         "us": {"bound": 50.0, "verdict": "pass", "reason": None},
         "busy_us": {"bound": 9.0, "verdict": "pass", "reason": None},
@@ -265,22 +185,22 @@ def test_a_layer_has_its_budgets_by_quantity_and_that_of_time_by_itself() -> Non
     undecided = {"bound": 20.0, "verdict": "undecided", "reason": "it is measured together"}
     assert (mount["budgets"], mount["budget_us"]) == ({"us": undecided}, 20.0)
     assert (auth["budgets"], auth["budget_us"]) == ({}, None)
-    assert to_json(UNTIMED, "t")["layers"][0]["budget_us"] is None
+    assert codec.measurement("t", UNTIMED)["layers"][0]["budget_us"] is None
 
 
 def test_the_ledger_has_what_is_no_layers_and_the_sum() -> None:
-    ledger = to_json(RESULT, "t")["ledger"]
+    ledger = codec.measurement("t", RESULT)["ledger"]
     assert ledger["requests"] == 21
     assert ledger["outside"]["messages"] == {"receive": 0, "send": 0}
     assert ledger["endpoint"]["messages"] == {"receive": 0, "send": 4}
     assert ledger["total"]["objects"]["count"] == 5
     assert ledger["why"] == {}
-    assert to_json(UNCOUNTABLE, "t")["ledger"]["endpoint"] is None
-    assert to_json(UNCOUNTABLE, "t")["ledger"]["why"] == WHY
+    assert codec.measurement("t", UNCOUNTABLE)["ledger"]["endpoint"] is None
+    assert codec.measurement("t", UNCOUNTABLE)["ledger"]["why"] == WHY
 
 
 def test_a_layer_without_figures_has_null_and_its_reason() -> None:
-    _, merged, absent = to_json(RESULT, "t")["layers"]
+    _, merged, absent = codec.measurement("t", RESULT)["layers"]
     assert (merged["us"], merged["method"], merged["merged_with"]) == (None, None, "GZipMiddleware")
     assert (merged["verdict"], merged["reason"]) == ("undecided", "it is measured together")
     assert (absent["us"], absent["entered"], absent["budget_us"], absent["verdict"]) == (None, False, None, None)
@@ -291,22 +211,22 @@ FIGURES = {"us", "saves_us", "busy_us", "wait_us", "cpu_us", *COUNTED, "suspensi
 
 @each_result
 def test_every_figure_that_is_null_has_its_reason_and_no_other(result: Result) -> None:
-    for layer in to_json(result, "t")["layers"]:
+    for layer in codec.measurement("t", result)["layers"]:
         assert {key for key in FIGURES if layer[key] is None} == layer["why"].keys()
         assert all(layer["why"].values())
 
 
 def test_a_layer_without_any_figure_has_one_reason_for_all() -> None:
-    _, merged, absent = to_json(RESULT, "t")["layers"]
+    _, merged, absent = codec.measurement("t", RESULT)["layers"]
     assert merged["why"] == dict.fromkeys(FIGURES, "it is measured together with GZipMiddleware")
     assert absent["why"] == dict.fromkeys(FIGURES, "the request did not come to this layer")
-    _, merged, absent = to_json(UNTIMED, "t")["layers"]
+    _, merged, absent = codec.measurement("t", UNTIMED)["layers"]
     assert merged["why"] == dict.fromkeys(FIGURES, "it is measured together with GZipMiddleware")
     assert absent["why"] == dict.fromkeys(FIGURES, "the request did not come to this layer")
 
 
 def test_a_run_without_the_clock_says_so_for_each_time() -> None:
-    data = to_json(UNTIMED, "t")
+    data = codec.measurement("t", UNTIMED)
     times = ("us", "saves_us", "busy_us", "wait_us", "cpu_us")
     assert data["layers"][0]["why"] == dict.fromkeys(times, "every budget is a count, so nothing was timed")
     for key in (
@@ -326,11 +246,11 @@ def test_a_run_without_the_clock_says_so_for_each_time() -> None:
 
 def test_a_run_that_was_too_short_says_so_for_each_time() -> None:
     times = ("us", "saves_us", "busy_us", "wait_us", "cpu_us")
-    assert to_json(UNKNOWN, "t")["layers"][0]["why"] == dict.fromkeys(times, "there were too few requests")
+    assert codec.measurement("t", UNKNOWN)["layers"][0]["why"] == dict.fromkeys(times, "there were too few requests")
 
 
 def test_what_cannot_be_counted_or_told_is_null_with_its_own_reason() -> None:
-    layer = to_json(UNCOUNTABLE, "t")["layers"][0]
+    layer = codec.measurement("t", UNCOUNTABLE)["layers"][0]
     cannot = {
         "cpu_us": "the clock of the processor's time is too coarse here, or there were too few requests",
         "own_types": WHY["objects"],
@@ -342,13 +262,13 @@ def test_what_cannot_be_counted_or_told_is_null_with_its_own_reason() -> None:
 
 @each_result
 def test_no_number_is_one_that_json_does_not_know(result: Result) -> None:
-    text = json.dumps(document([to_json(result, "t")]), allow_nan=False)
+    text = codec.text(codec.document(one_run(result)))
     assert "NaN" not in text
     assert "Infinity" not in text
 
 
 def there_and_back(result: Result) -> Result:
-    return from_json(json.loads(json.dumps(to_json(result, "t"))))
+    return codec.result(json.loads(json.dumps(codec.measurement("t", result))))
 
 
 @pytest.mark.parametrize("name", [name for name in RESULTS if name != "unknown"])
@@ -363,9 +283,9 @@ def test_zero_of_everything_comes_back_as_zero() -> None:
 
 
 def test_a_total_without_a_median_comes_back_as_zero_of_unknown_width() -> None:
-    data = to_json(UNKNOWN, "t")
+    data = codec.measurement("t", UNKNOWN)
     data["total_us"]["estimate"] = None  # as the schema allows
-    books = from_json(data).books
+    books = codec.result(data).books
     assert books is not None
     assert books.total == Estimate(0.0, -math.inf, math.inf)
 
@@ -392,27 +312,29 @@ def test_the_failure_is_the_same_after_the_way_back(result: Result) -> None:
     assert failure(there_and_back(result), 79) == failure(result, 79)
 
 
-def test_the_environment_names_interpreter_loop_and_installed_packages() -> None:
-    found = environment("asyncio", Provenance())
-    assert found["python"] == platform.python_version()
-    assert found["loop"] == "asyncio"
-    assert found["packages"]["pytest"] == pytest.__version__
-    assert all(isinstance(version, str) for version in found["packages"].values())
-
-
-def test_the_document_names_every_loop_that_was_measured_on() -> None:
-    rows = [to_json(replace(RESULT, loop=loop), "t") for loop in ("uvloop", "asyncio", "uvloop")]
-    assert document(rows)["environment"]["loop"] == "asyncio, uvloop"
-
-
-def test_the_document_says_when_it_was_made() -> None:
-    created = datetime.fromisoformat(document([])["created"])
+def test_a_run_has_interpreter_loops_installed_packages_and_the_time() -> None:
+    run = this_run(replace(RESULT, loop=loop) for loop in ("uvloop", "asyncio", "uvloop"))
+    assert run.interpreter == f"{platform.python_implementation()} {platform.python_version()}"
+    assert run.loop == "asyncio, uvloop"
+    assert run.packages["pytest"] == pytest.__version__
+    created = datetime.fromisoformat(run.created)
     assert created.tzinfo is not None
     assert abs(datetime.now(UTC) - created) < timedelta(minutes=5)
+    assert this_run([]).loop == "asyncio"
 
 
-def test_the_results_of_a_document_stand_beside_their_tests() -> None:
-    assert measured(document([to_json(RESULT, "a"), to_json(UNTIMED, "b")])) == [("a", RESULT), ("b", UNTIMED)]
+def test_a_run_comes_back_with_all_its_parts() -> None:
+    survey = SurveyRun(1.5, 60, 3, (RepeatedTest("b", "assert 1"),), ("httpx9",), 2)
+    since = Since("main", RUN.created, Commit("a" * 40), ("new",), grown=("Auth grew",))
+    left_out = (LeftOut("c", RequestLine("POST", "/"), "it is not repeated"),)
+    run = MeasuredRun(RUN, (("a", RESULT), ("b", UNTIMED)), left_out, survey, since)
+    assert codec.measured_run(as_json(run)) == run
+
+
+@pytest.mark.parametrize("key", ["status", "request", "ledger"])
+def test_what_must_have_a_value_cannot_be_null(key: str) -> None:
+    with pytest.raises(TypeError):
+        codec.result({**codec.measurement("t", RESULT), key: None})
 
 
 def test_a_profile_comes_back_with_its_functions() -> None:
@@ -426,16 +348,15 @@ def test_advice_is_that_of_the_result() -> None:
     found = replace(
         RESULT, layers=(replace(layer, occupation=Occupation(Estimate(400.0, 399.0, 401.0), 0.0, 1.0, True)),)
     )
-    advice = to_json(found, "t")["advice"]
+    (advice,) = (measurement["advice"] for measurement in as_json(one_run(found))["measurements"])
     assert advice == [asdict(one) for one in advise(found)]
     assert [one["rule"] for one in advice] == ["blocking"]
-    assert to_json(UNTIMED, "t")["advice"] == []
 
 
 def test_the_text_of_the_file_keeps_every_letter() -> None:
-    data = document([to_json(RESULT, "tests/test_ü.py")])
-    assert json.loads(render(data)) == data
-    assert "test_ü" in render(data)
+    data = codec.document(one_run(RESULT, nodeid="tests/test_ü.py"))
+    assert json.loads(codec.text(data)) == data
+    assert "test_ü" in codec.text(data)
 
 
 def test_every_text_can_be_written_whatever_the_app_calls_its_things() -> None:
@@ -443,13 +364,13 @@ def test_every_text_can_be_written_whatever_the_app_calls_its_things() -> None:
     counts = replace(GZIP_COUNTS, tasks=Count(1, 1, 1, {odd: 1}), own_types=(odd,))
     layer = replace(RESULT.layers[0], layer=replace(RESULT.layers[0].layer, name=odd), counts=counts)
     found = replace(RESULT, layers=(layer,), request=RequestLine("GET", odd), notes=(odd,))
-    data = document([to_json(found, odd)])
-    render(data).encode()
+    data = codec.document(MeasuredRun(RUN, ((odd, found),)))
+    codec.text(data).encode()
     (measurement,) = data["measurements"]
     assert [measurement["nodeid"], *measurement["notes"]] == ["A\\udcff"] * 2
     assert measurement["layers"][0]["tasks"]["names"] == {"A\\udcff": 1}
 
 
 def test_a_run_that_measured_nothing_is_a_document_too() -> None:
-    data = document([])
+    data = codec.document(MeasuredRun(RUN))
     assert (data["schema"], data["measurements"]) == ("pytest-mwbudget/1", [])

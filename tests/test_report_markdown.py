@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 from html.parser import HTMLParser
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,13 +12,13 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.measured_run import MeasuredRun
 from pytest_mwbudget.model.results import HotFunction, Judged, Occupation, RequestLine, Result, Verdict
 from pytest_mwbudget.report.advice import advise
 from pytest_mwbudget.report.gfm import code, plain
-from pytest_mwbudget.report.json import document, to_json
 from pytest_mwbudget.report.markdown import render
 
-from .canned import but
+from .canned import but, one_run
 from .test_report_schema import PROFILE
 from .test_report_terminal import (
     BUSY,
@@ -74,7 +73,7 @@ class Page(HTMLParser):
 
 
 def text(*results: Result, limit: int | None = None) -> str:
-    return render(document([to_json(found, NODEID) for found in results]), limit)
+    return render(one_run(*results, nodeid=NODEID), limit)
 
 
 def page(*results: Result) -> Page:
@@ -204,8 +203,8 @@ MANY = [named(f"/{number}", "fail" if number == 39 else "pass") for number in ra
 
 
 @functools.cache
-def many_as_json() -> list[dict[str, Any]]:
-    return [to_json(found, NODEID) for found in MANY]
+def run_of_many() -> MeasuredRun:
+    return one_run(*MANY, nodeid=NODEID)
 
 
 @functools.cache
@@ -215,7 +214,7 @@ def headings_of_many() -> list[str]:
 
 @pytest.mark.parametrize("limit", [1000, 5000, 20_000])
 def test_what_does_not_fit_is_left_out_and_a_sentence_says_so(limit: int) -> None:
-    cut = render(document(many_as_json()), limit)
+    cut = render(run_of_many(), limit)
     assert limit - 2000 < len(cut.encode()) <= limit
     found = Page(PARSER.render(cut))
     shown = found.texts.get("h3", [])
@@ -235,7 +234,7 @@ def test_what_fits_is_whole() -> None:
 
 @pytest.mark.parametrize("limit", [0, -5, 100])
 def test_where_there_is_no_room_there_is_nothing(limit: int) -> None:
-    assert render(document(many_as_json()), limit) == ""
+    assert render(run_of_many(), limit) == ""
 
 
 # ---- names with Markdown syntax ---------------------------------------------------------------------------------
@@ -277,7 +276,7 @@ def test_no_name_becomes_markup(name: str) -> None:
         notes=(name,),
         profile=replace(PROFILE, flamegraph=name, hottest={1: (HotFunction(name, name, 1, 2.0, 3.0),)}),
     )
-    shown = Page(PARSER.render(render(document([to_json(found, name)]))))
+    shown = Page(PARSER.render(render(one_run(found, nodeid=name))))
     line = " ".join(name.split())
     assert shown.texts.keys() <= PLAIN_TAGS
     assert shown.texts["h3"] == [f"{line} GET {line}: fail"]

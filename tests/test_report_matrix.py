@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_mwbudget.model.measured_run import MeasuredRun
 from pytest_mwbudget.model.results import Count, LayerReport, RequestLine, Result
 from pytest_mwbudget.model.stack import Origin
 from pytest_mwbudget.report.document import Cell, plain
 from pytest_mwbudget.report.html import render as html
-from pytest_mwbudget.report.json import document, to_json
 from pytest_mwbudget.report.lines import Line, laid_out
 from pytest_mwbudget.report.markdown import MOST_ROUTES
 from pytest_mwbudget.report.markdown import render as markdown
 from pytest_mwbudget.report.matrix import Matrix, matrices
 from pytest_mwbudget.report.overview import matrix
 
-from .canned import but
+from .canned import RUN, but, one_run
 from .test_report_html import read
 from .test_report_terminal import NONE, counted, layer_row, result, row, same, us
 
@@ -218,7 +218,8 @@ def test_a_narrow_terminal_shows_one_route_and_shortens_long_names() -> None:
 
 
 def test_the_page_has_a_sortable_table_with_the_routes_across() -> None:
-    page = read(html(document([to_json(one, f"test_it.py::{i}") for i, one in enumerate([SEARCH, HEALTH, REFUSED])])))
+    measured = tuple((f"test_it.py::{i}", one) for i, one in enumerate([SEARCH, HEALTH, REFUSED]))
+    page = read(html(MeasuredRun(RUN, measured)))
     (table,) = (table for table in page.all("table") if "matrix" in (table.attributes.get("class") or ""))
     assert "sortable" in (table.attributes["class"] or "")
     heads = table.all("thead")[0].all("th")
@@ -236,20 +237,20 @@ def test_the_page_has_a_sortable_table_with_the_routes_across() -> None:
 
 
 def test_a_page_of_one_request_has_no_matrix() -> None:
-    assert "Layers and routes" not in html(document([to_json(HEALTH, "test_it")]))
+    assert "Layers and routes" not in html(one_run(HEALTH, nodeid="test_it"))
 
 
 def test_markdown_has_the_costliest_routes_and_marks_the_costliest_layer() -> None:
-    text = markdown(document([to_json(one, "test_it") for one in (HEALTH, SEARCH)]))
+    text = markdown(one_run(HEALTH, SEARCH, nodeid="test_it"))
     assert "| layer | from | <code>GET /health</code> | <code>GET /search?q=a</code> |" in text
     assert "| <code>Auth</code> | own | **130.0, 1 task** |  |" in text
     assert "costliest" not in text
-    text = markdown(document([to_json(one, "test_it") for one in MANY]))
+    text = markdown(one_run(*MANY, nodeid="test_it"))
     assert f"These are the costliest {MOST_ROUTES} of 30 routes." in text
 
 
 def test_markdown_without_room_leaves_the_matrix_out() -> None:
-    whole = document([to_json(one, "test_it") for one in MANY])
+    whole = one_run(*MANY, nodeid="test_it")
     short = markdown(whole, limit=900)
     assert "Layers and routes" not in short
     assert "29 of 30 requests are left out" in short

@@ -9,12 +9,12 @@ import pytest
 
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import Result
-from pytest_mwbudget.model.saves import Saves
+from pytest_mwbudget.model.saves import UNREAD, Saves
 from pytest_mwbudget.report.html import render as html
-from pytest_mwbudget.report.json import document, from_json, to_json
 from pytest_mwbudget.report.markdown import render as markdown
-from pytest_mwbudget.report.table import UNREAD
+from pytest_mwbudget.storage import codec
 
+from .canned import one_run
 from .test_report_terminal import counted, layer_row, lines, row, timed
 
 WHY = "the app answers 401 without it"
@@ -37,14 +37,14 @@ def test_the_terminal_shows_it_with_v_only() -> None:
 
 
 def test_the_json_has_it_or_the_reason_and_is_read_back() -> None:
-    data = json.loads(json.dumps(to_json(READ, "t")))
+    data = json.loads(json.dumps(codec.measurement("t", READ)))
     gzip, auth = data["layers"]
     assert gzip["saves_us"] == {"estimate": 26.31, "low": 25.6, "high": 26.9}
     assert "saves_us" not in gzip["why"]
     assert auth["saves_us"] is None
     assert auth["why"]["saves_us"] == WHY
-    assert [layer.saves for layer in from_json(data).layers] == [GZIP.saves, AUTH.saves]
-    assert to_json(from_json(data), "t") == data
+    assert [layer.saves for layer in codec.result(data).layers] == [GZIP.saves, AUTH.saves]
+    assert codec.measurement("t", codec.result(data)) == data
 
 
 @pytest.mark.parametrize(
@@ -55,22 +55,22 @@ def test_the_json_has_it_or_the_reason_and_is_read_back() -> None:
     ],
 )
 def test_where_nobody_reads_it_the_json_says_so(result: Result, why: str) -> None:
-    data = to_json(result, "t")
+    data = codec.measurement("t", result)
     assert data["layers"][0]["saves_us"] is None
     assert data["layers"][0]["why"]["saves_us"] == why
-    assert from_json(data).layers[0].saves is None
+    assert codec.result(data).layers[0].saves is None
 
 
 def test_html_and_markdown_have_a_column_where_it_is_known() -> None:
-    page = markdown(document([to_json(READ, "t")]))
+    page = markdown(one_run(READ))
     assert "| tasks | saves µs |\n" in page
     assert "| 26.3 (25.6 … 26.9) |\n" in page
-    assert "saves µs" not in markdown(document([to_json(UNREAD_RESULT, "t")]))
+    assert "saves µs" not in markdown(one_run(UNREAD_RESULT))
     pytest.importorskip("jinja2")
-    page = html(document([to_json(READ, "t")]))
+    page = html(one_run(READ))
     assert "saves µs" in page
     assert ">26.3 ± 0.71</td>" in page
     assert WHY in page
-    page = html(document([to_json(UNREAD_RESULT, "t")]))
+    page = html(one_run(UNREAD_RESULT))
     assert "saves µs" not in page
     assert "saves_us" not in page

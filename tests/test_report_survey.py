@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import replace
@@ -10,15 +9,17 @@ from dataclasses import replace
 import pytest
 
 from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.measured_run import LeftOut
 from pytest_mwbudget.model.results import LayerReport, RepeatedTest, RequestLine, Result, SurveyRun
 from pytest_mwbudget.model.stack import Origin
 from pytest_mwbudget.report.document import Cell, plain
 from pytest_mwbudget.report.html import render as html
-from pytest_mwbudget.report.json import document, left_out, left_out_to_json, measured, surveyed, to_json
 from pytest_mwbudget.report.markdown import render as markdown
 from pytest_mwbudget.report.overview import survey as lines_of
 from pytest_mwbudget.report.survey import Survey, survey
+from pytest_mwbudget.storage import codec
 
+from .canned import as_json, one_run
 from .test_report_html import read
 from .test_report_json import RESULT
 from .test_report_matrix import request as _request
@@ -223,7 +224,7 @@ def test_clients_that_are_not_known_are_named() -> None:
 @pytest.mark.parametrize(("number", "more"), [(1, "1 more request is"), (8, "8 more requests are")])
 def test_the_number_of_requests_nobody_looked_at_is_in_every_report(number: int, more: str) -> None:
     run = replace(RUN, unexamined=number)
-    data = document([to_json(FAST, "test_it")], [], run)
+    data = one_run(FAST, nodeid="test_it", survey=run)
     page = read(html(data)).text
     for shown in (text(FAST, run=run), markdown(data), page):
         assert f"{more} like these: three in a row entered layers that were known" in " ".join(shown.split())
@@ -231,18 +232,16 @@ def test_the_number_of_requests_nobody_looked_at_is_in_every_report(number: int,
 
 # ---- files --------------------------------------------------------------------------------------------------------
 
-OUT = left_out_to_json("test", RequestLine("POST", "/x"), "a POST request is not repeated")
-DATA = document([to_json(one, "test_it") for one in (FAST, SLOW)], [OUT], RUN)
+OUT = LeftOut("test", RequestLine("POST", "/x"), "a POST request is not repeated")
+DATA = one_run(FAST, SLOW, nodeid="test_it", left_out=(OUT,), survey=RUN)
 
 
 def test_the_json_keeps_it() -> None:
-    stored = json.loads(json.dumps(DATA))
-    assert surveyed(stored) == RUN
-    assert [result.surveyed for _, result in measured(stored)] == [True, True]
-    assert left_out(stored)
-    assert (
-        misfits(json.loads(json.dumps(document([to_json(replace(RESULT, surveyed=True), "test")], [OUT], RUN)))) == []
-    )
+    stored = codec.measured_run(as_json(DATA))
+    assert stored.survey == RUN
+    assert [result.surveyed for result in stored.results] == [True, True]
+    assert stored.left_out == (OUT,)
+    assert misfits(as_json(one_run(replace(RESULT, surveyed=True), nodeid="test", left_out=(OUT,), survey=RUN))) == []
 
 
 def test_the_page_has_the_layers_over_all_routes_and_what_ran_twice() -> None:

@@ -18,13 +18,13 @@ from pytest_mwbudget.model.results import Books, Count, Judged, LayerReport, Occ
 from pytest_mwbudget.model.stack import Layer
 from pytest_mwbudget.report.github import annotation
 from pytest_mwbudget.report.html import render as html
-from pytest_mwbudget.report.json import document, from_json, to_json
 from pytest_mwbudget.report.junit import properties
 from pytest_mwbudget.report.markdown import render as markdown
 from pytest_mwbudget.report.terminal import failure, one_line, table
 from pytest_mwbudget.report.view import view
+from pytest_mwbudget.storage import codec
 
-from .canned import but
+from .canned import but, one_run
 from .test_report_html import Element, read
 from .test_report_json import RESULTS, UNCOUNTABLE
 from .test_report_terminal import (
@@ -88,15 +88,15 @@ def test_a_row_has_each_figure_that_the_result_has_and_no_other(found: Result) -
 
 @each_result
 def test_the_view_is_the_same_after_the_way_through_json(found: Result) -> None:
-    there = to_json(found, "t")
-    assert repr(view(from_json(json.loads(json.dumps(there))))) == repr(view(from_json(there)))
-    assert to_json(from_json(there), "t") == there
+    there = codec.measurement("t", found)
+    assert repr(view(codec.result(json.loads(json.dumps(there))))) == repr(view(codec.result(there)))
+    assert codec.measurement("t", codec.result(there)) == there
 
 
 def test_a_tool_that_was_at_work_is_not_forgotten_in_json() -> None:
     found = but(UNCOUNTABLE, books=None, floor_us=None, effort=None, disturbed="a tracer was at work")
     found = replace(found, layers=(replace(found.layers[0], us=None, occupation=None),))
-    back = from_json(to_json(found, "t"))
+    back = codec.result(codec.measurement("t", found))
     assert back.disturbed == "a tracer was at work"
     assert view(back).headline == view(found).headline == "undecided"
     assert view(back).layers[0].why["us"] == "a tracer was at work"
@@ -138,7 +138,7 @@ def test_a_report_says_once_what_ids_in_brackets_are_for(render: Callable[..., s
     if render is html:
         pytest.importorskip("jinja2")
     found = replace(timed(counted(PASSING)), notes=(note, note))
-    text = render(document([to_json(found, "t")] * 2))
+    text = render(one_run(found, found))
     assert text.count("mwbudget explain ID") == times
 
 
@@ -196,7 +196,7 @@ def test_the_first_layer_is_as_bad_as_any(found: Result) -> None:
 @settings(deadline=None, max_examples=50)  # Each example renders a page.
 @given(found=stacks())
 def test_every_report_has_each_finding_and_names_the_same_layer_first(found: Result) -> None:
-    data = document([to_json(found, "t")])
+    data = one_run(found)
     page = read(html(data))
     check_first(found, page)
     check_findings(found, page.text, markdown(data))
@@ -259,7 +259,7 @@ def test_layers_that_are_undecided_for_one_reason_share_a_sentence_and_the_reque
 
 def test_an_undecided_layer_is_named_before_a_costlier_one_that_passes() -> None:
     found = counted(judged(layer_row("Open"), tasks=(0, "undecided")), judged(layer_row("Fine", 1), tasks=(0, "pass")))
-    page = read(html(document([to_json(found, "t")])))
+    page = read(html(one_run(found)))
     assert page.all("table", "overview")[0].all("tbody")[0].all("td")[-1].text == "Open undecided"
 
 
@@ -304,6 +304,6 @@ def test_a_layer_that_works_mostly_in_c_is_named(
     result = replace(timed(counted(report)), slowdown=slowdown)
     (found,) = [row for row in view(result).rows if row.report]
     assert found.mostly_c(slowdown or 1.0) is mostly
-    assert to_json(result, "t")["layers"][0]["mostly_c"] is mostly
+    assert codec.measurement("t", result)["layers"][0]["mostly_c"] is mostly
     named = "Mostly C code, which bytecodes, calls and py_calls do not see: Auth ("
     assert [note.startswith(named) for note in view(result).notes if note.endswith("[in-c]")] == [True] * bool(mostly)

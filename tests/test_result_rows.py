@@ -27,14 +27,14 @@ from pytest_mwbudget.model.tails import Tails
 from pytest_mwbudget.model.trend import Trend
 from pytest_mwbudget.report.change_text import of_rows, without_implied
 from pytest_mwbudget.report.charts import charts
-from pytest_mwbudget.report.history import line, read
 from pytest_mwbudget.report.html import render as html
-from pytest_mwbudget.report.json import document, from_json, to_json
 from pytest_mwbudget.report.junit import properties
 from pytest_mwbudget.report.markdown import render
 from pytest_mwbudget.report.view import view
+from pytest_mwbudget.storage import codec
+from pytest_mwbudget.storage.history import line_of, read_line
 
-from .canned import but
+from .canned import but, one_run
 from .test_comparison import RUN, about, counts, layer, result
 from .test_report_html import read as read_page
 from .test_report_schema import misfits, written
@@ -166,14 +166,14 @@ def test_a_count_of_the_endpoint_is_told_by_its_parts() -> None:
 def test_the_page_has_the_changes_of_parts() -> None:
     before, after = opened(part("serialize", 20.0)), opened(part("serialize", 90.0))
     shown = replace(after, changes=(*changed(before, after).values(),))
-    page = html(document([to_json(shown, "t")], since=Since("main")))
+    page = html(one_run(shown, since=Since("main")))
     assert re.search(r"Time inside the endpoint.*?<th[^>]*>.*?change.*?serialize.*?\+70\.0 slower", page, re.DOTALL)
 
 
 def test_the_page_has_what_changed_under_load() -> None:
     before, after = loaded(share(0.05)), loaded(share(0.2), rps=about(2000.0))
     shown = replace(after, changes=(*changed(before, after).values(),))
-    page = html(document([to_json(shown, "t")], since=Since("main")))
+    page = html(one_run(shown, since=Since("main")))
     assert "rps_share +15.0% slower" in page
     assert "rps -3,000 slower" in page
 
@@ -246,11 +246,10 @@ def test_changes_under_load_have_their_units() -> None:
 
 def test_the_history_keeps_parts_and_figures_under_load() -> None:
     found = replace(loaded(share(0.0512)), endpoint=EndpointReport((part("serialize"),)))
-    stored = read(line(document([to_json(found, "t")])))
-    (request,) = stored.requests
-    assert request.figures.load == figures_of(found).load
-    assert request.figures.rows["Auth"].figures["rps_share"].estimate == 0.0512
-    assert request.figures.rows["(endpoint) serialize"].figures["us"] == about(20.0)
+    (figures,) = read_line(line_of(one_run(found))).requests.values()
+    assert figures.load == figures_of(found).load
+    assert figures.rows["Auth"].figures["rps_share"].estimate == 0.0512
+    assert figures.rows["(endpoint) serialize"].figures["us"] == about(20.0)
 
 
 def test_charts_draw_what_is_known_under_load_and_parts_that_changed() -> None:
@@ -326,7 +325,7 @@ def test_junit_has_the_figures_under_load_and_the_layer_over_its_share() -> None
 def test_the_page_has_one_table_of_an_app_under_load_and_sorts_its_budgets_by_number() -> None:
     judged = Judged(0.05, "pass")
     shown = replace(loaded(share(0.04, judged=judged)), endpoint=EndpointReport((part("handler"),)))
-    page = read_page(html(document([to_json(shown, "t")])))
+    page = read_page(html(one_run(shown)))
     titles = [title.text for title in page.all("h3")]
     assert "Time inside the endpoint" in titles
     (table,) = (table for table in page.all("table") if any("load" in name for name in table.classes))
@@ -340,16 +339,16 @@ def test_the_json_of_every_figure_keeps_the_schema_and_is_read_again() -> None:
     found = replace(after, layers=(*after.layers, STREAM), endpoint=EndpointReport((part("serialize"),)))
     found = replace(found, changes=(*changed(before, after).values(),))
     assert misfits(written(found)) == []
-    again = from_json(to_json(found, "t"))
+    again = codec.result(codec.measurement("t", found))
     assert (again.load, again.layers[1].trend) == (found.load, STREAM.trend)
     assert [row.estimates for row in again.rows(parts=True)] == [row.estimates for row in found.rows(parts=True)]
 
 
 def test_markdown_has_columns_by_message_only_where_messages_pass() -> None:
-    shown = render(document([to_json(result(STREAM), "t")]))
+    shown = render(one_run(result(STREAM)))
     assert "| saves µs | µs/message | 1st byte µs |" in shown
     assert "| 3.00 (2.94 … 3.06) | 7.00 (6.86 … 7.14) |" in shown
-    assert "µs/message" not in render(document([to_json(result(layer("Auth")), "t")]))
+    assert "µs/message" not in render(one_run(result(layer("Auth"))))
 
 
 def test_an_interval_without_an_end_has_no_half_width() -> None:

@@ -22,9 +22,9 @@ from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.messages import Messages
 from pytest_mwbudget.model.results import Measurement
 from pytest_mwbudget.report.advice import advise
-from pytest_mwbudget.report.json import from_json, to_json
 from pytest_mwbudget.report.terminal import failure, table
 from pytest_mwbudget.report.view import view
+from pytest_mwbudget.storage import codec
 from pytest_mwbudget.timing.host_speed import Machine
 from pytest_mwbudget.timing.run import Environment
 
@@ -291,7 +291,7 @@ def test_reports_have_the_figures_of_messages() -> None:
     lines = "\n".join(line.text for line in table(view(measurement), 110))
     assert "µs/message" in lines
     assert "1st byte µs" in lines
-    read = from_json(to_json(measurement, "test"))
+    read = codec.result(codec.measurement("test", measurement))
     assert read.layer("Works").messages == messages(measurement, "Works")
 
 

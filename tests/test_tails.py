@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -17,13 +16,14 @@ from pytest_mwbudget.analysis.tails import slow_requests
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.model.results import Measurement, Verdict
 from pytest_mwbudget.model.stack import EntryIndex
-from pytest_mwbudget.report.json import document, from_json, to_json
 from pytest_mwbudget.report.markdown import render
 from pytest_mwbudget.report.terminal import failure, table
 from pytest_mwbudget.report.view import view
+from pytest_mwbudget.storage import codec
 from pytest_mwbudget.timing.host_speed import Pieces, work_ns
 
 from .apps import hello, measured
+from .canned import as_json, one_run
 from .readings import never, readings
 from .test_engine import Costly, FakeClock, Server, reason
 from .test_estimates import CHAIN, estimated, samples
@@ -86,10 +86,10 @@ def test_reports_show_the_percentiles(over: Measurement) -> None:
     shown = "\n".join(line.text for line in table(view(over), 120, verbose=True))
     assert "p99 µs" in shown
     assert "p95 20.0 µs (19" in shown
-    assert "SometimesSlow</code>: p95 20.0" in render(document([to_json(over, "t")]))
-    written = json.loads(json.dumps(document([to_json(over, "t")])))
+    assert "SometimesSlow</code>: p95 20.0" in render(one_run(over))
+    written = as_json(one_run(over))
     assert misfits(written) == []
-    read = from_json(written["measurements"][0])
+    read = codec.result(written["measurements"][0])
     assert read.layer("SometimesSlow").tails == over.layer("SometimesSlow").tails
 
 

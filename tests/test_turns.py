@@ -16,8 +16,8 @@ import pytest
 
 import pytest_mwbudget.session.requests.client
 import pytest_mwbudget.session.turns
-from pytest_mwbudget.session.file_lock import FileLock
 from pytest_mwbudget.session.turns import POLL_S, WAIT_AGAIN_S, WAIT_S, Turns
+from pytest_mwbudget.storage.file_lock import FileLock
 
 from .apps import FAST, LEAN, SPIN, Scheduled
 from .projects import QUICK

@@ -5,18 +5,19 @@ from __future__ import annotations
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, TextIO
 
 from ..errors import MwBudgetError, SettingError
+from ..model.measured_run import LeftOut, MeasuredRun
 from ..model.results import Result
-from ..report.json import document, to_json
 from ..report.terminal import run
 from ..session.artifacts import Output
-from ..session.provenance import provenance
+from ..session.provenance import this_run
+from ..storage.codec import storable
 
 # The exit statuses: the last one is that of a program that the user has interrupted, as shells report it.
 PASSED, FAILED, INTERRUPTED = 0, 1, 130
@@ -87,13 +88,13 @@ def print_tables(
 
 def write(
     files: Mapping[Output, Path],
-    results: Iterable[tuple[str, Result]],
-    left_out: Sequence[Mapping[str, Any]] = (),
+    results: Sequence[tuple[str, Result]],
+    left_out: Sequence[LeftOut] = (),
 ) -> None:
     """Write the results to each of the files."""
     if not files:
         return
-    measurements = [to_json(result, app) for app, result in results]
-    stored = document(measurements, left_out, provenance=provenance(Path.cwd()))
+    run = this_run((result for _, result in results), Path.cwd())
+    stored = storable(MeasuredRun(run, tuple(results), tuple(left_out)))
     for output, path in files.items():
         output.write(path, stored)

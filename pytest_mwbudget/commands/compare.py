@@ -15,7 +15,7 @@ from ..report import gfm, lines
 from ..report.comparison import for_page, for_terminal, left_out
 from ..session.artifacts import MARKDOWN, put
 from ..session.baseline import since_of
-from ..session.stored import files_in, located, stored_runs
+from ..storage.saved_runs import files_in, located, stored_runs
 from .app import FAILED, PASSED
 from .files import files_of
 

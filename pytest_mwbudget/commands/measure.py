@@ -22,9 +22,9 @@ from ..engine import Hosting, measure
 from ..errors import LifespanError, MwBudgetError, described, report_of
 from ..interpreter.clocks import perf_counter_ns
 from ..model.estimate import Seconds
+from ..model.measured_run import LeftOut
 from ..model.remedies import TimeOption
 from ..model.results import RequestLine, Result
-from ..report.json import left_out_to_json
 from ..report.lines import laid_out, line_width, row_of
 from ..report.matrix import matrices
 from ..report.overview import matrix
@@ -286,7 +286,7 @@ def _report(app: str, measuring: Measuring, files: Mapping[Output, Path], termin
         if shown and not verbosity:
             print("-v shows the table of each request", file=terminal)
     left_out = [
-        left_out_to_json(app, RequestLine(measuring.requests[place].method, measuring.requests[place].url), why)
+        LeftOut(app, RequestLine(measuring.requests[place].method, measuring.requests[place].url), why)
         for place, why in sorted(measuring.left_out.items())
     ]
     write(files, results, left_out)

@@ -57,9 +57,10 @@ class UnderLoad:
 class RequestFigures:
     """The rows of a request by their keys, outermost first, the total last; and the speed of the machine meanwhile.
 
-    `load` is None without figures under load.
+    `loop` is the event loop. `load` is None without figures under load.
     """
 
+    loop: str
     rows: Mapping[str, RowFigures]
     slowdown: float | None = None
     reference_ns: float | None = None
@@ -85,7 +86,7 @@ def figures_of(result: Result) -> RequestFigures:
     """Return the figures of a result."""
     rows = {row.key: _row(row, result.uncounted) for row in result.rows(parts=True)}
     load = UnderLoad.of(result.load) if result.load else None
-    return RequestFigures(rows, result.slowdown, result.reference_ns, load)
+    return RequestFigures(result.loop, rows, result.slowdown, result.reference_ns, load)
 
 
 def _row(row: ResultRow, uncounted: Mapping[str, str]) -> RowFigures:

@@ -20,20 +20,11 @@ MOST_RUNS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryRequest:
-    """A request of a run: its key, the event loop, its figures."""
-
-    key: RequestKey
-    loop: str
-    figures: RequestFigures
-
-
-@dataclass(frozen=True, slots=True)
 class HistoryRun:
-    """A run of the history."""
+    """A run of the history: the figures of its requests."""
 
     run: Run
-    requests: tuple[HistoryRequest, ...]
+    requests: Mapping[RequestKey, RequestFigures]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +55,7 @@ class Past:
 
 def history_run(run: Run, measured: Sequence[tuple[str, Result]]) -> HistoryRun:
     """Return a run as the history stores it."""
-    requests = (HistoryRequest(key, result.loop, figures_of(result)) for key, result in keyed(measured))
-    return HistoryRun(run, tuple(requests))
+    return HistoryRun(run, {key: figures_of(result) for key, result in keyed(measured)})
 
 
 def over_time(history: Sequence[HistoryRun]) -> Mapping[RequestKey, Past]:
@@ -76,18 +66,17 @@ def over_time(history: Sequence[HistoryRun]) -> Mapping[RequestKey, Past]:
     """
     if not history:
         return {}
-    newest = history[-1]
-    return {request.key: _past(request, newest.run, history[-MOST_RUNS:]) for request in newest.requests}
+    return {key: _past(key, history[-MOST_RUNS:]) for key in history[-1].requests}
 
 
-def _past(latest: HistoryRequest, now: Run, history: Sequence[HistoryRun]) -> Past:
+def _past(key: RequestKey, history: Sequence[HistoryRun]) -> Past:
+    now, latest = history[-1].run, history[-1].requests[key]
     moments: list[tuple[Run, RequestFigures, Comparable]] = []
-    for stored in history:
-        for request in stored.requests:
-            limits = comparable(stored.run, now, request.loop, latest.loop)
-            if request.key == latest.key and limits.counts is None:
-                moments.append((stored.run, request.figures, limits))
-    series = (_series(row, quantity, moments) for row in latest.figures.rows for quantity in COMPARED)
+    for run, figures in [(stored.run, stored.requests[key]) for stored in history if key in stored.requests]:
+        limits = comparable(run, now, figures.loop, latest.loop)
+        if limits.counts is None:
+            moments.append((run, figures, limits))
+    series = (_series(row, quantity, moments) for row in latest.rows for quantity in COMPARED)
     return Past(
         tuple(run for run, _, _ in moments),
         tuple(row_series for row_series in series if any(point is not None for point in row_series.points)),

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import NamedTuple
 
+from ..model.measured_run import MeasuredRun
 from ..model.request_keys import RequestKey, keyed
 from ..model.results import Result
 from ..model.runs import Run
 from .surroundings import minor
-
-
-@dataclass(frozen=True, slots=True)
-class StoredRun:
-    """A run that was read from a file: the file as the user named it, its results with the ids of their tests."""
-
-    name: str
-    run: Run
-    measured: Sequence[tuple[str, Result]]
 
 
 class Place(NamedTuple):
@@ -56,25 +48,19 @@ class Merged:
         return exact or next((request for other, request in self.requests.items() if other.key == place.key), None)
 
 
-def merged(runs: Iterable[StoredRun]) -> Merged:
-    """Merge runs. Of a request that several files have in the same surroundings, the newest file counts."""
+def merged(runs: Mapping[str, MeasuredRun]) -> Merged:
+    """Merge runs, which have their files as keys.
+
+    Of a request that several files have in the same surroundings, the newest file counts.
+    """
     requests: dict[Place, Measured] = {}
     files: dict[Place, list[str]] = {}
-    for stored in sorted(runs, key=lambda file: _when(file.run.created)):
+    for name, stored in sorted(runs.items(), key=lambda named: datetime.fromisoformat(named[1].run.created)):
         for key, result in keyed(stored.measured):
             place = Place(key, f"{stored.run.implementation} {minor(stored.run.python)}", result.loop)
             requests[place] = Measured(result, stored.run)
-            files.setdefault(place, []).append(stored.name)
+            files.setdefault(place, []).append(name)
     return Merged(requests, tuple(_repeated(files)))
-
-
-def _when(created: str | None) -> datetime:
-    """Return when a run was made; runs that do not say it come first. A time without a zone is read as UTC."""
-    try:
-        moment = datetime.fromisoformat(created or "")
-    except ValueError:
-        return datetime.min.replace(tzinfo=UTC)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _repeated(files: Mapping[Place, Sequence[str]]) -> Iterable[str]:

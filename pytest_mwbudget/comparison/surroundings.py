@@ -30,14 +30,14 @@ def comparable(before: Run, after: Run, loop_before: str, loop_after: str) -> Co
     """Say what of a request can be compared that was measured in two runs, on the given event loops."""
     counts = None
     if (before.implementation, minor(before.python)) != (after.implementation, minor(after.python)):
-        counts = f"measured on {_interpreter(before)}, then on {_interpreter(after)}"
+        counts = f"measured on {before.interpreter}, then on {after.interpreter}"
     elif loop_before != loop_after:
         counts = f"measured on the loop {loop_before}, then on {loop_after}"
     if counts is not None:
         return Comparable(counts, counts)
-    processors = before.provenance.processor, after.provenance.processor
+    processors = before.processor, after.processor
     if before.python != after.python:
-        return Comparable(f"measured on {_interpreter(before)}, then on {_interpreter(after)}")
+        return Comparable(f"measured on {before.interpreter}, then on {after.interpreter}")
     if None in processors:
         return Comparable("one of the files does not say on which processor it was measured")
     if processors[0] != processors[1]:
@@ -45,18 +45,13 @@ def comparable(before: Run, after: Run, loop_before: str, loop_after: str) -> Co
     return Comparable()
 
 
-def _interpreter(run: Run) -> str:
-    return f"{run.implementation} {run.python}"
-
-
 def differences(before: Run, after: Run) -> Iterator[str]:
     """Name what the surroundings of two runs differ by, as `starlette 0.45.3 → 0.46.0`."""
-    made = (before.provenance, after.provenance)
     facts = {
-        "": (_interpreter(before), _interpreter(after)),
+        "": (before.interpreter, after.interpreter),
         "platform ": (before.platform, after.platform),
-        "processor ": (made[0].processor, made[1].processor),
-        "hash seed ": (made[0].hash_seed, made[1].hash_seed),
+        "processor ": (before.processor, after.processor),
+        "hash seed ": (before.hash_seed, after.hash_seed),
     }
     packages = dict.fromkeys((*before.packages, *after.packages))
     facts |= {f"{name} ": (before.packages.get(name), after.packages.get(name)) for name in packages}

@@ -36,6 +36,10 @@ Range: TypeAlias = tuple[int, int]
 Frame: TypeAlias = Literal["outside", "endpoint", "total"]
 FRAMES: Mapping[Frame, str] = {"outside": OUTSIDE, "endpoint": ENDPOINT, "total": TOTAL}
 
+# Framework code takes up to 50 ns for a bytecode instruction, GZip 140, JSON and regular expressions 500 and more
+# (docs/decisions/0027). Layers of less processor time than this are left alone.
+NS_OF_C, LEAST_US_OF_C = 100.0, 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class Count:
@@ -232,6 +236,11 @@ class ResultRow:
         return worst([*(judged.verdict for judged in self.judged.values()), *of_load])
 
     @property
+    def reason(self) -> str | None:
+        """The first reason of an undecided budget, None without one."""
+        return next((judged.reason for judged in self.judged.values() if judged.reason), None)
+
+    @property
     def budget_us(self) -> Microseconds | None:
         """The budget of the row's time, None without one."""
         return self.judged["us"].bound if "us" in self.judged else None
@@ -258,6 +267,20 @@ class ResultRow:
         """The known counts by quantity."""
         known = {quantity: self.counts.of(quantity) for quantity in COUNTED} if self.counts else {}
         return {quantity: count for quantity, count in known.items() if count is not None}
+
+    def mostly_c(self, slowdown: float) -> bool | None:
+        """Whether a layer works mostly in C code, which its `bytecodes` do not see; None if that is unknown.
+
+        `slowdown` is at least 1; layers may be slowed down by up to its square. The processor time of a layer that is
+        suspended contains the work of the event loop in C.
+        """
+        spent, counts = self.occupation, self.counts
+        if spent is None or spent.cpu_us is None or counts is None or counts.bytecodes is None:
+            return None
+        us = spent.cpu_us / slowdown**2
+        mostly = us >= LEAST_US_OF_C and us * 1000 > NS_OF_C * counts.bytecodes.count
+        suspended = counts.suspensions.high > 0 or spent.wait_us > 0
+        return None if mostly and suspended else mostly
 
 
 # The row of a layer or a part.

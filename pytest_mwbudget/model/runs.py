@@ -18,28 +18,24 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Provenance:
-    """What the process that reports knows of a run: the commit, the processor's name, the seed of hashes.
-
-    `hash_seed` is a number, or `random`. None for what is unknown.
-    """
-
-    commit: Commit | None = None
-    processor: str | None = None
-    hash_seed: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Run:
-    """A stored run: when it was made (ISO 8601, None in old files), and what its figures depend on.
+    """A run: when it was made (ISO 8601), and what its figures depend on; None for what is unknown.
 
-    `packages` has the versions of installed packages by name.
+    `packages` has the versions of installed packages by name. `processor` is its name. `hash_seed` is a number, or
+    `random`.
     """
 
-    created: str | None
+    created: str
     python: str
     implementation: str
     platform: str
     loop: str
     packages: Mapping[str, str] = field(default_factory=dict)
-    provenance: Provenance = field(default_factory=Provenance)
+    commit: Commit | None = None
+    processor: str | None = None
+    hash_seed: str | None = None
+
+    @property
+    def interpreter(self) -> str:
+        """The implementation and the version of Python."""
+        return f"{self.implementation} {self.python}"

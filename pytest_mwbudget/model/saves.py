@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from .estimate import Estimate
 
+# Why it is not known what a layer of a timed request saves, if nobody needs it.
+UNREAD = "it is measured only for -v, JSON, HTML and Markdown, in a test outside of a survey"
+
 
 @dataclass(frozen=True, slots=True)
 class Saves:

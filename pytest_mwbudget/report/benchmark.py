@@ -10,13 +10,12 @@ github-action-benchmark (tool `pytest`) charts `ops` and shows `stddev`, `mean` 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from ..model.estimate import Microseconds
+from ..model.measured_run import MeasuredRun
 from ..model.results import Effort, Result
-from .json import measured
-from .json import render as as_json
 from .table import Figure
 from .text import shortened
 from .view import view
@@ -27,28 +26,25 @@ VERSION = "5.0.0"
 MAX_NAME = 1000
 
 
-def render(document: Mapping[str, Any]) -> str:
-    """Return the text of the file."""
-    environment = document["environment"]
-    results = measured(document)
-    numbered = _numbered([f"{nodeid} {result.request}" for nodeid, result in results])
-    data = {
+def document(run: MeasuredRun) -> dict[str, Any]:
+    """Return the document as plain data."""
+    numbered = _numbered([f"{nodeid} {result.request}" for nodeid, result in run.measured])
+    return {
         "machine_info": {
-            "python_implementation": environment["implementation"],
-            "python_version": environment["python"],
-            "system": environment["platform"],
+            "python_implementation": run.run.implementation,
+            "python_version": run.run.python,
+            "system": run.run.platform,
         },
         # What pytest-benchmark writes outside a repository: a stored result has no commit.
         "commit_info": {"id": "unversioned", "time": None, "dirty": False, "branch": "(unknown)"},
         "benchmarks": [
             benchmark
-            for group, (_, result) in zip(numbered, results, strict=True)
+            for group, result in zip(numbered, run.results, strict=True)
             for benchmark in _benchmarks(group, result)
         ],
-        "datetime": document.get("created"),
+        "datetime": run.run.created,
         "version": VERSION,
     }
-    return as_json(data)
 
 
 def _numbered(groups: list[str]) -> list[str]:

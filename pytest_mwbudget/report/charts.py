@@ -38,7 +38,7 @@ def _is_always_drawn(series: Series) -> bool:
 
 def name(run: Run) -> str:
     """Return the commit of a run with the day, as far as they are known."""
-    commit = run.provenance.commit
+    commit = run.commit
     parts = [f"commit {commit}" if commit else "", (run.created or "").partition("T")[0]]
     return " of ".join(filter(None, parts)) or "a run"
 

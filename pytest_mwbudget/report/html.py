@@ -19,20 +19,21 @@ from urllib.parse import quote
 from ..comparison.history import HistoryRun, over_time
 from ..errors import explain_command
 from ..model.changes import Since
+from ..model.measured_run import MeasuredRun
 from ..model.quantities import UNDER_LOAD, Quantity, Traits
 from ..model.request_keys import keyed
 from ..model.results import HotFunction, Verdict
+from ..model.saves import UNREAD
 from ..model.stack import ENDPOINT
 from .change_text import about, cell, span
 from .charts import charts
 from .document import Cell, Code, Column, Table, TableRow, Text, cells, parts, plain, tone_of
 from .findings import ACCEPT
-from .json import compared, left_out, measured, surveyed
 from .load import LoadView
 from .matrix import Matrix, matrices
 from .picture import picture
 from .survey import survey as survey_of
-from .table import COUNTS, MESSAGES, SAVES, SPENT, TAIL_COLUMNS, TREND_COLUMNS, UNREAD, US, Figure, Row
+from .table import COUNTS, MESSAGES, SAVES, SPENT, TAIL_COLUMNS, TREND_COLUMNS, US, Figure, Row
 from .text import amount, bound, figure, formatted
 from .view import View, view
 
@@ -49,26 +50,25 @@ TIMES = (("µs", "interval"), ("worst µs", "interval"))
 LAYERS = (("layer", "from"), "routes", *TIMES, "objects", "tasks", "worst on")
 
 
-def render(document: Mapping[str, Any], link: Callable[[str], str] = str, history: Sequence[HistoryRun] = ()) -> str:
-    """Render the page for a `document` of `report.json.document`.
+def render(run: MeasuredRun, link: Callable[[str], str] = str, history: Sequence[HistoryRun] = ()) -> str:
+    """Render the page of a run.
 
     `link` returns the path of a profile file relative to the page, unquoted. `history` has earlier runs and this one,
     oldest first; the page draws its rows over time. Raises ImportError if Jinja2 is not installed.
     """
     style, script = _asset("report.css"), _asset("report.js")
-    results = measured(document)
-    views = [(nodeid, view(result)) for nodeid, result in results]
-    run, since, past = surveyed(document), compared(document), over_time(history)
-    pasts = [past.get(key) for key, _ in keyed(results)]
-    survey = survey_of(run, [result for _, result in results], left_out(document)) if run else None
-    tests = [nodeid for nodeid, _ in results]
+    views = [(nodeid, view(result)) for nodeid, result in run.measured]
+    since, past = run.since, over_time(history)
+    pasts = [past.get(key) for key, _ in keyed(run.measured)]
+    survey = survey_of(run.survey, run.results, run.left_out) if run.survey else None
+    tests = [nodeid for nodeid, _ in run.measured]
     return _template().render(
         policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'",
         style=style,
         script=script,
-        surroundings=document["environment"],
-        commit=document.get("commit"),
-        created=document.get("created"),
+        surroundings=run.run,
+        commit=run.run.commit,
+        created=run.run.created,
         overview=_overview(views),
         sections=[
             _section(number, nodeid, shown, link, since) | {"past": past and charts(past)}
@@ -78,9 +78,9 @@ def render(document: Mapping[str, Any], link: Callable[[str], str] = str, histor
         about=[*about(since)] if since else [],
         survey=survey,
         layers=survey.layers.arranged(*LAYERS) if survey else None,
-        matrices=[(matrix, _matrix(matrix, tests)) for matrix in matrices([result for _, result in results])],
+        matrices=[(matrix, _matrix(matrix, tests)) for matrix in matrices(run.results)],
         headline=_headline([shown.verdict for _, shown in views]),
-        left_out=left_out(document),
+        left_out=run.left_out,
         ids_shown=any(shown.has_ids for _, shown in views),
         explain=explain_command("ID"),
         accept=ACCEPT,

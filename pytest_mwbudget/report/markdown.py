@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from ..errors import explain_command
+from ..model.measured_run import MeasuredRun
 from ..model.quantities import COUNTED, TAILS, Quantity
 from ..model.results import Profile, RequestLine, Verdict
+from ..model.runs import Run
 from . import gfm
 from .change_text import about, cell, span
 from .document import Block, Bullets, Cell, Code, Column, Paragraph, Section, Strong, Table, TableRow, Text, cells
 from .findings import ACCEPT
-from .json import compared, left_out, measured, surveyed
 from .matrix import Matrix, matrices
 from .survey import Survey, survey
 from .table import MESSAGES, SAVES, Row
@@ -28,25 +28,25 @@ UNMEASURED = 10
 MOST_ROUTES = 8
 
 
-def render(document: Mapping[str, Any], limit: int | None = None) -> str:
+def render(run: MeasuredRun, limit: int | None = None) -> str:
     """Render a section for each measured request, failing requests first.
 
     The text has at most `limit` bytes: if not all fits, first the last sections are left out, with a sentence that says
     so, then the tables of many requests. The text is empty if even this does not fit.
     """
-    ordered = sorted(measured(document), key=lambda pair: ORDER.index(pair[1].verdict))
+    ordered = sorted(run.measured, key=lambda pair: ORDER.index(pair[1].verdict))
     shown = [(nodeid, view(result)) for nodeid, result in ordered]
-    results, run, since = [result for _, result in ordered], surveyed(document), compared(document)
+    results, since = [result for _, result in ordered], run.since
     tables: list[Block] = []
-    if run is not None:
-        tables += _survey(survey(run, results, left_out(document)))
+    if run.survey is not None:
+        tables += _survey(survey(run.survey, results, run.left_out))
     if since is not None:
         tables.append(Bullets([*map(Paragraph, (*since.grown, *since.unjudged, *about(since)))]))
     for matrix in matrices(results):
         tables += _matrix(matrix)
     sections: list[Block] = [_section(nodeid, request_view) for nodeid, request_view in shown]
     has_ids = any(request_view.has_ids for _, request_view in shown)
-    blocks = [*sections, *_unmeasured(left_out(document)), *_foot(document["environment"], has_ids=has_ids)]
+    blocks = [*sections, *_unmeasured(run.left_out), *_foot(run.run, has_ids=has_ids)]
     title = _title([request_view.verdict for _, request_view in shown])
     for head in (tables, ()):
         text = gfm.render(Section(title, [*head, *blocks], level=2), limit, _left_out)
@@ -77,9 +77,9 @@ def _title(verdicts: Sequence[Verdict | None]) -> str:
     return f"mw-budget: {', '.join(numbers) or 'nothing was measured'}"
 
 
-def _foot(environment: Mapping[str, Any], *, has_ids: bool) -> Iterator[Paragraph]:
-    words = (environment["implementation"], environment["python"], "on", environment["platform"])
-    yield Paragraph(f"{' '.join(words)}, loop {environment['loop']}")
+def _foot(run: Run, *, has_ids: bool) -> Iterator[Paragraph]:
+    words = (run.implementation, run.python, "on", run.platform)
+    yield Paragraph(f"{' '.join(words)}, loop {run.loop}")
     if has_ids:
         yield Paragraph(("More: ", Code(explain_command("ID")), ", for an ID in [brackets]"))
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, fields, replace
 
 from ..model.changes import Change
 from ..model.estimate import UNINFORMATIVE_TIMES, UNINFORMATIVE_US, WIDE_SHARE, WIDE_US, Estimate
-from ..model.quantities import COUNTED, TRAITS, UNDER_LOAD, Quantity, Traits, from_sources
+from ..model.quantities import TRAITS, UNDER_LOAD, Quantity, Traits, from_sources
+from ..model.reasons import reasons
 from ..model.results import RecordedLimit, Result, ResultRow, Verdict, worst
 from ..model.stack import Origin
 from .text import amount, formatted
@@ -17,10 +18,6 @@ US, SAVES = TRAITS["us"], TRAITS["saves_us"]
 SPENT, MESSAGES = from_sources("occupation"), from_sources("messages")
 TAIL_COLUMNS, TREND_COLUMNS = from_sources("tails"), from_sources("trend")
 COUNTS = from_sources("counted", "executed", "boundary")
-
-# Framework code takes up to 50 ns for a bytecode instruction, GZip 140, JSON and regular expressions 500 and more
-# (docs/decisions/0027). Layers of less processor time than this are left alone.
-NS_OF_C, LEAST_US_OF_C = 100.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,26 +162,6 @@ class Row(ResultRow):
             return amount(quantity, figure.value)
         return f"{figure.value:.0f} to {amount(quantity, figure.high)}"
 
-    def mostly_c(self, slowdown: float) -> bool | None:
-        """Whether a layer works mostly in C code, which its `bytecodes` do not see; None if that is unknown.
-
-        `slowdown` is at least 1; layers may be slowed down by up to its square. The processor time of a layer that is
-        suspended contains the work of the event loop in C.
-        """
-        cpu, bytecodes = self.figures.get("cpu_us"), self.figures.get("bytecodes")
-        if cpu is None or bytecodes is None:
-            return None
-        us = cpu.value / slowdown**2
-        mostly = us >= LEAST_US_OF_C and us * 1000 > NS_OF_C * bytecodes.value
-        return None if mostly and self._suspended else mostly
-
-    @property
-    def _suspended(self) -> bool:
-        """Whether a request was suspended in the row, as its counts or its time show."""
-        wait = self.figures.get("wait_us")
-        counted = self.counts is not None and self.counts.suspensions.high > 0
-        return counted or (wait is not None and wait.value > 0)
-
     @property
     def over_limits(self) -> list[RecordedLimit]:
         """The recorded limits that the row is over."""
@@ -223,7 +200,7 @@ def rows(result: Result) -> Iterator[Row]:
         yield Row(
             **{attribute.name: getattr(row, attribute.name) for attribute in fields(ResultRow)},
             figures=figures,
-            why={} if row.is_frame else _why(row, figures, result),
+            why={} if row.is_frame else reasons(row, result),
             changes={change.quantity: change for change in result.changes if change.row == row.key},
             limits=limits,
         )
@@ -255,34 +232,3 @@ def _counts(row: ResultRow) -> Iterator[Figure]:
         count = getattr(row.counts, column.name)
         if count is not None:
             yield Figure(column, count.count, count.low, count.high, count.kinds)
-
-
-# The keys of a layer in the JSON that are null if unknown.
-MEASURED = ("us", "saves_us", "busy_us", "wait_us", "cpu_us", *COUNTED, "suspensions", "messages", "own_types")
-
-
-# Why it is not known what a layer of a timed request saves.
-UNREAD = "it is measured only for -v, JSON, HTML and Markdown, in a test outside of a survey"
-
-
-def _why(report: ResultRow, figures: Mapping[str, Figure], result: Result) -> dict[str, str]:
-    """Return the reason for each figure of a layer that is null in the JSON."""
-    known = {*figures, *(["us"] if report.us else []), *(["messages"] if report.counts else [])}
-    if "objects" in figures:
-        known.add("own_types")
-    general = None
-    if not report.layer.entered:
-        general = "the request did not come to this layer"
-    elif report.layer.merged_with is not None:
-        general = f"it is measured together with {report.layer.merged_with}"
-    few = "there were too few requests"
-    untimed = result.disturbed or (few if result.timed else "every budget is a count, so nothing was timed")
-    uncounted = {**result.uncounted, **(report.counts.why if report.counts else {})}
-    reasons = {
-        **dict.fromkeys(("us", "busy_us", "wait_us"), untimed),
-        "cpu_us": f"the clock of the processor's time is too coarse here, or {few}" if report.us else untimed,
-        "saves_us": report.saves.why or "" if report.saves else untimed if not report.us else UNREAD,
-        "own_types": uncounted.get("objects", ""),
-        **uncounted,
-    }
-    return {key: general or reasons.get(key, "") for key in MEASURED if key not in known}

@@ -10,12 +10,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import SettingError
 
 if TYPE_CHECKING:
     from ..comparison.history import HistoryRun
+    from ..model.measured_run import MeasuredRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +26,17 @@ class Output:
     name: str
     package: str | None = None
 
-    def render(self, document: Mapping[str, Any], path: Path, history: Sequence[HistoryRun] = ()) -> str:
-        """Render the document as the text of a file that will be at `path`; the HTML page draws the history."""
-        from ..report import benchmark, html, json, markdown
+    def render(self, run: MeasuredRun, path: Path, history: Sequence[HistoryRun] = ()) -> str:
+        """Render the run as the text of a file that will be at `path`; the HTML page draws the history."""
+        from ..report import benchmark, html, markdown
+        from ..report.advice import advise
+        from ..storage import codec
 
         if self.name == "html":
-            return html.render(document, lambda file: _seen_from(path, file), history)
-        renderers = {"markdown": markdown.render, "benchmark-json": benchmark.render}
-        return renderers.get(self.name, json.render)(document)
+            return html.render(run, lambda file: _seen_from(path, file), history)
+        if self.name == "markdown":
+            return markdown.render(run)
+        return codec.text(benchmark.document(run) if self.name == "benchmark-json" else codec.document(run, advise))
 
     def check(self, path: Path, option: str) -> None:
         """Check before the tests that the file can be written, and leave nothing behind.
@@ -57,9 +61,9 @@ class Output:
                 message_id="file",
             )
 
-    def write(self, path: Path, document: Mapping[str, Any], history: Sequence[HistoryRun] = ()) -> None:
-        """Write the document to `path`, all of it or nothing."""
-        put(path, self.render(document, path, history))
+    def write(self, path: Path, run: MeasuredRun, history: Sequence[HistoryRun] = ()) -> None:
+        """Write the run to `path`, all of it or nothing."""
+        put(path, self.render(run, path, history))
 
 
 def put(path: Path, text: str) -> None:

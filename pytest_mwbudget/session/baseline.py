@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import pytest
 
 from ..comparison.allowed import Allowed, parsed
-from ..comparison.merging import StoredRun, merged
+from ..comparison.merging import merged
 from ..comparison.outcome import Comparison
 from ..comparison.two_runs import compare
 from ..errors import SettingError, tagged
 from ..model.changes import Since
+from ..model.measured_run import MeasuredRun
 from ..model.request_keys import keyed
 from ..report.comparison import grown_sentences, unjudged_sentences
-from ..report.json import change_to_json, measured, run_of, since_to_json
+from ..storage.saved_runs import located, stored_runs
 from .configuration import enforced, plugin_folder
-from .stored import located, stored_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,29 +25,26 @@ class Baseline:
     """The runs to compare with, how to call them, and what may grow by how much."""
 
     name: str
-    runs: Sequence[StoredRun]
+    runs: Mapping[str, MeasuredRun]
     allowed: Allowed
 
-    def compared(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the document of a run with the changes of its figures, and what they broke."""
-        own = StoredRun("this run", run_of(document), measured(document))
-        comparison = compare(merged(self.runs), merged([own]), self.allowed)
-        changes = {key: [*map(change_to_json, own_changes)] for key, own_changes in comparison.requests}
-        measurements = [
-            {**measurement, "changes": changes.get(key, [])}
-            for (key, _), measurement in zip(keyed(own.measured), document["measurements"], strict=True)
-        ]
-        since = since_of(self.name, self.runs, comparison)
-        return {**document, "measurements": measurements, "comparison": since_to_json(since)}
+    def compared(self, run: MeasuredRun) -> MeasuredRun:
+        """Return a run with the changes of its figures, and what they broke."""
+        comparison = compare(merged(self.runs), merged({"this run": run}), self.allowed)
+        changes = dict(comparison.requests)
+        measured = tuple(
+            (key.nodeid, replace(result, changes=tuple(changes.get(key, ())))) for key, result in keyed(run.measured)
+        )
+        return replace(run, measured=measured, since=since_of(self.name, self.runs, comparison))
 
 
-def since_of(name: str, runs: Sequence[StoredRun], comparison: Comparison) -> Since:
+def since_of(name: str, runs: Mapping[str, MeasuredRun], comparison: Comparison) -> Since:
     """Say what a run was compared with, and which figures grew by more than is allowed.
 
     If growth is limited and no request is in both runs, this counts as a broken limit: a gate that judges nothing must
     not pass.
     """
-    newest = max(runs, key=lambda stored: stored.run.created or "").run
+    newest = max((stored.run for stored in runs.values()), key=lambda run: run.created)
     grown = [*grown_sentences(comparison)]
     if comparison.allowed and not comparison.requests:
         nothing = f"no request is in both runs, so nothing was judged; compare with a run of the same tests than {name}"
@@ -56,7 +52,7 @@ def since_of(name: str, runs: Sequence[StoredRun], comparison: Comparison) -> Si
     return Since(
         name=name,
         created=newest.created,
-        commit=newest.provenance.commit,
+        commit=newest.commit,
         new=tuple(map(" ".join, comparison.new)),
         gone=tuple(map(" ".join, comparison.gone)),
         differences=comparison.differences,

@@ -92,7 +92,8 @@ def prepare(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     if enforced(config):
         from ..counting.backend import counting_backend
         from ..interpreter.internals import thread_tools
-        from ..report import flamegraph, json, junit, terminal  # noqa: F401
+        from ..report import flamegraph, junit, terminal  # noqa: F401
+        from ..storage import codec  # noqa: F401
         from . import captured_output  # noqa: F401
         from .requests import own  # noqa: F401
 
@@ -290,18 +291,19 @@ class Gate:
         if client is not None:
             report.mw_budget_test = test_id(item)  # type: ignore[attr-defined]
         if client is not None and client.enforce and call.when != "setup":
-            from ..report.json import left_out_to_json, to_json
+            from ..model.measured_run import LeftOut
+            from ..storage.codec import RECORDS, measurement
 
             # pytest-xdist sends attributes of plain data from its workers along with the report. Each result is sent
             # once, because subtests have reports of their own. `mw_budget_told` has the numbers of the requests whose
             # tables are in this report.
             report.mw_budget_left_out = [  # type: ignore[attr-defined]
-                left_out_to_json(test_id(item), left_out.request, left_out.reason)
+                RECORDS.plain(LeftOut(test_id(item), left_out.request, left_out.reason))
                 for left_out in client.fresh_left_out()
             ]
             fresh = client.results[client.reported :]
             client.reported = len(client.results)
-            report.mw_budget = [to_json(result, test_id(item)) for result in fresh]  # type: ignore[attr-defined]
+            report.mw_budget = [measurement(test_id(item), result) for result in fresh]  # type: ignore[attr-defined]
             report.mw_budget_undecided = [  # type: ignore[attr-defined]
                 when_undecided(result, client.settings) for result in fresh
             ]

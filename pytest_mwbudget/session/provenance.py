@@ -1,4 +1,4 @@
-"""What a run was made of: the commit of the project, the processor, the seed of hashes.
+"""What a run was made of: the interpreter, the packages, the commit of the project, the processor, the seed of hashes.
 
 Without host name, user and paths: results are published as artifacts.
 """
@@ -6,27 +6,55 @@ Without host name, user and paths: results are published as artifacts.
 from __future__ import annotations
 
 import os
+import platform
 import re
 import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 
-from ..model.runs import Commit, Provenance
+from ..model.results import Result
+from ..model.runs import Commit, Run
 from ..processes import TimeOverError, run
 from ..timing.host_speed import processor
 
 # Where CI systems say the commit, for a checkout without git or .git: GitLab, GitHub.
 VARIABLES = ("CI_COMMIT_SHA", "GITHUB_SHA")
+# Packages whose versions can explain a difference between two runs.
+PACKAGES = (
+    *("pytest-mwbudget", "pytest", "starlette", "fastapi", "httpx", "httpx2", "anyio", "asgi-lifespan", "trio"),
+    *("uvloop", "pydantic"),
+)
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 # Reading the status of a large working tree can take seconds.
 GIT_TIMEOUT_S = 10
 
 
-def provenance(folder: Path) -> Provenance:
-    """Return the provenance of a run of the project in `folder`."""
-    return Provenance(_commit(folder), processor(), _hash_seed())
+def this_run(results: Iterable[Result], folder: Path | None = None) -> Run:
+    """Return the run of this process, which has these results; of the project in `folder` with its commit."""
+    loops = sorted({result.loop for result in results})
+    return Run(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        python=platform.python_version(),
+        implementation=platform.python_implementation(),
+        platform=platform.platform(),
+        loop=", ".join(loops) or "asyncio",
+        packages={name: version for name in PACKAGES if (version := _version(name)) is not None},
+        commit=commit_of(folder) if folder else None,
+        processor=processor(),
+        hash_seed=_hash_seed(),
+    )
 
 
-def _commit(folder: Path) -> Commit | None:
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def commit_of(folder: Path) -> Commit | None:
     """Return the commit that is checked out, else the one that the CI system names, None without either.
 
     Files that git does not track are no uncommitted changes: a run writes caches and results.

@@ -6,17 +6,19 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ..errors import MwBudgetError, SettingError, report_of, tagged
 from .artifacts import HISTORY, JSON, RENDERED, SAVE, Output, check_distinct
 from .configuration import LIMITS, enforced, plugin_folder, surveying
-from .provenance import provenance
+from .provenance import this_run
 
 if TYPE_CHECKING:
     from ..comparison.history import HistoryRun
+    from ..model.measured_run import LeftOut, MeasuredRun
+    from ..model.results import Result, SurveyRun
     from ..report.lines import Line
     from .baseline import Baseline
     from .limits.update import Outcome
@@ -59,7 +61,7 @@ def _files(config: pytest.Config) -> Iterator[tuple[Output, Path]]:
             raise SettingError(f"{option} has nothing to write without measuring; add --mw-budget", message_id="file")
         files[option] = config.invocation_params.dir / value
         if output is SAVE:
-            from .stored import saved_file
+            from ..storage.saved_runs import saved_file
 
             files[option] = saved_file(plugin_folder(config), value, option)
         check_distinct(files)
@@ -77,16 +79,21 @@ class Attempt:
 
 @dataclass
 class Request:
-    """A measurement with the report that brought it.
+    """A result, with the id of its test and the report that brought it.
 
     `undecided` is what the settings do about an undecided verdict, `told` whether a failure has the table.
     """
 
-    measurement: dict[str, Any]
+    measured: tuple[str, Result]
     report: pytest.TestReport
     undecided: str
     attempt: Attempt
     told: bool = False
+
+    @property
+    def result(self) -> Result:
+        """The result alone."""
+        return self.measured[1]
 
 
 class Summary:
@@ -97,7 +104,7 @@ class Summary:
         self.files = files
         self.baseline = baseline
         self.requests: list[Request] = []
-        self.left_out: list[dict[str, Any]] = []
+        self.left_out: list[LeftOut] = []
         # The latest of each test, by its id and the worker that ran it; and the tests that failed.
         self.attempts: dict[tuple[str, str], Attempt] = {}
         self.failed: set[str] = set()
@@ -105,26 +112,26 @@ class Summary:
         self.unfinished: set[str] = set()
         self.limits: Outcome | None = None
         self.remarks: list[str] = []
-        # The whole JSON document, made after the tests. It is no property, because pytest before 8.3.3 reads every
-        # attribute of a plugin and would make the document before the first test.
-        self.document: dict[str, Any] = {}
+        # All that was measured, known after the tests.
+        self.run: MeasuredRun
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take the measurements of a report, also of one from another process."""
+        """Take the results of a report, also of one from another process."""
+        from ..storage import codec
+
         test = (report.nodeid, getattr(report, "worker_id", ""))
         if report.when == "setup" or test not in self.attempts:
             self.attempts[test] = Attempt()
         attempt = self.attempts[test]
         undecided = getattr(report, "mw_budget_undecided", ())
         fresh = [
-            Request(measurement, report, when_undecided, attempt)
-            for measurement, when_undecided in zip(getattr(report, "mw_budget", ()), undecided, strict=True)
+            Request(codec.measured(data), report, when_undecided, attempt)
+            for data, when_undecided in zip(getattr(report, "mw_budget", ()), undecided, strict=True)
         ]
         self.requests += fresh
         # An attempt that is repeated leaves out the same requests again.
-        self.left_out += [
-            left_out for left_out in getattr(report, "mw_budget_left_out", ()) if left_out not in self.left_out
-        ]
+        left_out = map(codec.left_out, getattr(report, "mw_budget_left_out", ()))
+        self.left_out += [request for request in left_out if request not in self.left_out]
         attempt.requests += fresh
         attempt.repeated = attempt.repeated or report.outcome not in OUTCOMES
         if report.outcome != "passed" and report.outcome in OUTCOMES:
@@ -147,36 +154,37 @@ class Summary:
         A budget that the survey found broken, a figure that grew by more than is allowed, and a file that cannot be
         written fail the run.
         """
-        from ..report.json import document
+        from ..model.measured_run import MeasuredRun
+        from ..storage import codec
 
-        made = provenance(self.config.rootpath) if self.files or self.baseline else None
-        lasting = [request.measurement for request in self._lasting()]
-        if not surveying(self.config):
-            self.document = document(lasting, self.left_out, None, made)
-        else:
+        measured, left_out = [request.measured for request in self._lasting()], [*self.left_out]
+        survey: SurveyRun | None = None
+        self._finish_limits(session, measured)
+        if surveying(self.config):
             from .survey import Survey
 
-            survey: Survey = self.config.pluginmanager.getplugin(Survey.NAME)
-            everything = [*lasting, *survey.measurements]
-            self.document = document(everything, [*self.left_out, *survey.left_out], survey.run(), made)
-            broken = any(measurement["verdict"] == "fail" for measurement in survey.measurements)
-            if broken:
+            plugin: Survey = self.config.pluginmanager.getplugin(Survey.NAME)
+            surveyed = [*map(codec.measured, plugin.measurements)]
+            if any(result.verdict == "fail" for _, result in surveyed):
                 _fail(session)
-        self._finish_limits(session, lasting)
+            measured += surveyed
+            left_out += map(codec.left_out, plugin.left_out)
+            survey = plugin.run()
+        folder = self.config.rootpath if self.files or self.baseline else None
+        run = this_run((result for _, result in measured), folder)
+        self.run = MeasuredRun(run, tuple(measured), tuple(left_out), survey)
         if self.baseline is not None and not self.config.option.collectonly:
-            self._compare(self.baseline)
-            if self.document["comparison"]["grown"]:
-                _fail(session)
+            self._compare(session, self.baseline)
         history: Sequence[HistoryRun] = ()
         for output, path in self.files.items():
             try:
-                if output is SAVE and not self.document["measurements"]:
+                if output is SAVE and not self.run.measured:
                     nothing = f"nothing was measured, so {str(path)!r} is left as it was"
                     self.remarks.append(tagged(nothing, "file"))
                 elif output is HISTORY:
                     history = self._remember(path)
                 else:
-                    output.write(path, self.document, history)
+                    output.write(path, self.run, history)
             except (OSError, ValueError) as error:
                 unwritten = f"--mw-budget-{output.name}={str(path)!r} cannot be written: {error}"
                 self.remarks.append(tagged(unwritten, "file"))
@@ -185,37 +193,34 @@ class Summary:
         if step_summary and self.requests:
             self._add_to(Path(step_summary))
 
-    def _finish_limits(self, session: pytest.Session, measurements: Sequence[dict[str, Any]]) -> None:
+    def _finish_limits(self, session: pytest.Session, measured: Sequence[tuple[str, Result]]) -> None:
         """Update the file of limits, if there is one and the run came to its end. A refused update fails the run."""
         ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         if self.config.stash.get(LIMITS, None) is None or not ended:
             return
-        from ..report.json import from_json
         from .limits.update import finish
 
-        measured = [(measurement["nodeid"], from_json(measurement)) for measurement in measurements]
-        self.limits = finish(self.config, measured, self.unfinished, {left_out["nodeid"] for left_out in self.left_out})
+        self.limits = finish(self.config, measured, self.unfinished, {left_out.nodeid for left_out in self.left_out})
         if self.limits.failed:
             _fail(session)
 
     def _remember(self, path: Path) -> Sequence[HistoryRun]:
         """Append the run to the history, and return all of it."""
-        from ..report.history import line
-        from .history import append, read
+        from ..storage.history import append, line_of, read
 
-        if self.document["measurements"]:
-            append(path, line(self.document))
+        if self.run.measured:
+            append(path, line_of(self.run))
         history, remarks = read(path) if path.is_file() else ((), ())
         self.remarks += remarks
         return history
 
-    def _compare(self, baseline: Baseline) -> None:
-        """Add the changes to the document, and to the requests whose tables are printed."""
-        before = self.document["measurements"]
-        self.document = baseline.compared(self.document)
-        changed = {id(old): new for old, new in zip(before, self.document["measurements"], strict=True)}
-        for request in self.requests:
-            request.measurement = changed.get(id(request.measurement), request.measurement)
+    def _compare(self, session: pytest.Session, baseline: Baseline) -> None:
+        """Add the changes to the run, and to the requests whose tables are printed; a forbidden growth fails it."""
+        self.run = baseline.compared(self.run)
+        for request, measured in zip(self._lasting(), self.run.measured, strict=False):
+            request.measured = measured
+        if self.run.since is not None and self.run.since.grown:
+            _fail(session)
 
     def _add_to(self, step_summary: Path) -> None:
         """Append to the file in which GitHub collects a step's summary, up to GitHub's limit."""
@@ -226,82 +231,69 @@ class Summary:
             there = step_summary.stat().st_size if step_summary.exists() else 0
             with step_summary.open("a", encoding="utf-8") as file:
                 # An earlier command may have ended its output in the middle of a line.
-                file.write("\n" + render(self.document, limit=MAX_SUMMARY - there - 1))
+                file.write("\n" + render(self.run, limit=MAX_SUMMARY - there - 1))
         except OSError as error:
             # Only a remark: the user did not ask for this file, and in a container it often does not exist.
             self.remarks.append(tagged(f"GITHUB_STEP_SUMMARY cannot be written: {error}", "file"))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print a line for each request, the tables that are in no failure, and GitHub's annotations."""
-        if self.requests or self.left_out:
-            self._print_requests(terminalreporter)
-        self._print_together(terminalreporter)
-        self._print_comparison(terminalreporter)
-        if self.limits is not None:
-            _write(terminalreporter, self.limits.lines)
+        width, verbosity = self.config.get_terminal_writer().fullwidth, self.config.get_verbosity()
+        for title, lines in self._sections(width, verbosity):
+            if title is not None:
+                terminalreporter.write_sep("=", title)
+            for line in lines:
+                terminalreporter.write_line(line.text, **({line.style: True} if line.style else {}))
         for remark in self.remarks:
             terminalreporter.write_line(remark, yellow=True)
         if os.environ.get("GITHUB_ACTIONS") == "true":
-            for line in self._annotations():
-                terminalreporter.write_line(line)
+            for text in self._annotations():
+                terminalreporter.write_line(text)
 
-    def _print_requests(self, terminalreporter: pytest.TerminalReporter) -> None:
-        from ..report.json import from_json
-        from ..report.json import left_out as left_out_of
+    def _sections(self, width: int, verbosity: int) -> Iterator[tuple[str | None, Iterable[Line]]]:
+        """Yield the lines that are printed, each section with its title; None if it has none."""
+        from ..report.comparison import of_run
+        from ..report.lines import render
+        from ..report.overview import together
+
+        requests = self._of_requests(width, verbosity)
+        if requests:
+            yield "mw-budget", requests
+        # The survey; in another run the matrix of all requests, with -v.
+        if self.run.survey is not None or verbosity > 0:
+            shown = together(self.run.survey, self.run.results, self.run.left_out, width, verbosity)
+            yield "mw-budget survey" if self.run.survey else None, shown
+        if self.run.since is not None:
+            # The table of a failure was made before anything was compared.
+            told = [request.measured for request in self._lasting() if request.told]
+            yield "mw-budget compare", render(of_run(self.run.since, told), width)
+        if self.limits is not None:
+            yield None, self.limits.lines
+
+    def _of_requests(self, width: int, verbosity: int) -> list[Line]:
+        """Return the lines and tables of the requests of tests, and what was not measured."""
         from ..report.terminal import left_out, run
 
-        environment, verbosity = self.document["environment"], self.config.get_verbosity()
-        # Those of a survey are grouped by reason in its part.
-        lines = [] if self.document["survey"] else list(left_out(left_out_of(self.document), verbosity))
+        lines: list[Line] = []
         if self.requests:
-            measured = run(
-                [(request.measurement["nodeid"], from_json(request.measurement)) for request in self.requests],
-                f"{environment['implementation']} {environment['python']}",
-                self.config.get_terminal_writer().fullwidth,
+            lines += run(
+                [request.measured for request in self.requests],
+                self.run.run.interpreter,
+                width,
                 verbosity,
                 told={place for place, request in enumerate(self.requests) if request.told},
                 repeated={place for place, request in enumerate(self.requests) if request.attempt.repeated},
             )
-            lines = [*measured, *lines]
-        if not lines:
-            return
-        terminalreporter.write_sep("=", "mw-budget")
-        _write(terminalreporter, lines)
-
-    def _print_together(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the survey; in another run the matrix of all requests, with -v."""
-        from ..report.json import left_out, measured, surveyed
-        from ..report.overview import together
-
-        verbosity = self.config.get_verbosity()
-        run, results = surveyed(self.document), [result for _, result in measured(self.document)]
-        if run is None and verbosity <= 0:
-            return
-        if run is not None:
-            terminalreporter.write_sep("=", "mw-budget survey")
-        width = self.config.get_terminal_writer().fullwidth
-        _write(terminalreporter, together(run, results, left_out(self.document), width, verbosity))
-
-    def _print_comparison(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print what the run was compared with, and which figures grew by more than is allowed."""
-        from ..report.comparison import of_run
-        from ..report.json import compared, from_json
-        from ..report.lines import render
-
-        since = compared(self.document)
-        if since is not None:
-            terminalreporter.write_sep("=", "mw-budget compare")
-            # The table of a failure was made before anything was compared.
-            shown = [request.measurement for request in self._lasting() if request.told]
-            measured = [(measurement["nodeid"], from_json(measurement)) for measurement in shown]
-            _write(terminalreporter, render(of_run(since, measured), self.config.get_terminal_writer().fullwidth))
+        # What a survey left out is grouped by reason in its section.
+        if self.run.survey is None:
+            lines += left_out(self.run.left_out, verbosity)
+        return lines
 
     def _annotations(self) -> Iterator[str]:
         from ..report.github import annotation, level
-        from ..report.json import from_json
 
         for request in self._lasting():
-            result, report = from_json(request.measurement), request.report
+            result, report = request.result, request.report
             severity = level(result.verdict, request.undecided)
             if severity == "warning" or (severity == "error" and report.nodeid in self.failed):
                 file, line, _ = report.location
@@ -319,8 +311,3 @@ class Summary:
 def _fail(session: pytest.Session) -> None:
     if session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def _write(terminalreporter: pytest.TerminalReporter, lines: Iterable[Line]) -> None:
-    for line in lines:
-        terminalreporter.write_line(line.text, **({line.style: True} if line.style else {}))

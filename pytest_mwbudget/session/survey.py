@@ -271,12 +271,13 @@ class Survey:
         return item.get_closest_marker("mw_budget") is None and not _has_subtests(item)
 
     def _keep(self, item: pytest.Item, requests: SurveyedRequests) -> None:
-        from ..report.json import left_out_to_json, to_json
+        from ..model.measured_run import LeftOut
+        from ..storage.codec import RECORDS, measurement
 
-        self.measurements += [to_json(result, test_id(item)) for result in requests.results]
+        self.measurements += [measurement(test_id(item), result) for result in requests.results]
         for left_out in requests.left_out:
             if self.claims.claim(repr(("left out", str(left_out.request), left_out.reason))):
-                self.left_out.append(left_out_to_json(test_id(item), left_out.request, left_out.reason))
+                self.left_out.append(RECORDS.plain(LeftOut(test_id(item), left_out.request, left_out.reason)))
         self.unknown_clients.update(requests.unknown_clients)
 
     # ---- workers of pytest-xdist ------------------------------------------------------------------------------------

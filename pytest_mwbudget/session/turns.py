@@ -18,7 +18,7 @@ from ..errors import tagged
 from ..interpreter.clocks import sleep
 from ..model.estimate import Seconds
 from ..model.results import Turn
-from .file_lock import FileLock
+from ..storage.file_lock import FileLock
 
 # How long a test waits before its setup, where no time limit runs and many workers may be in line.
 WAIT_S: Seconds = 600.0

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from ..comparison.figures import figures_of
 from ..comparison.pairs import Process
@@ -17,7 +16,7 @@ from ..model.estimate import Seconds
 from ..model.request_keys import keyed
 from ..processes import environment_of_pytest
 from ..processes import run as run_command
-from ..report.json import measured
+from ..storage.codec import measured_run
 from .order import ORDER, Order, Statement
 
 PLUGIN = "pytest_mwbudget.session.one_side"
@@ -73,18 +72,15 @@ def run(side: Side, time_s: Seconds, seed: int, limit_s: Seconds) -> Ran:
         if ended.status not in ENDED or statement is None:
             raise VersusError(_why_not(side, ended.status, output), message_id="versus-side")
         try:
-            document = json.loads(written.read_text(encoding="utf-8"))
+            measured = measured_run(json.loads(written.read_text(encoding="utf-8")))
         except (OSError, ValueError):
             raise VersusError(f"pytest wrote no results for {side.name}:\n{output}", message_id="versus-side") from None
-    process = {key: figures_of(result) for key, result in keyed(measured(document))}
-    return Ran(process, statement, output, [_left_out(request) for request in document["left_out"]])
+    process = {key: figures_of(result) for key, result in keyed(measured.measured)}
+    left_out = [f"{nodeid} {request}: {reason}" for nodeid, request, reason in measured.left_out]
+    return Ran(process, statement, output, left_out)
 
 
 def _why_not(side: Side, status: int, output: str) -> str:
     reason = "found no test" if status == NO_TESTS else f"ended with exit status {status}"
     whose = " (both sides run the tests and conftest files of HEAD)" if side.name == "base" else ""
     return f"pytest {reason} for {side.name}{whose}; correct this, or the arguments for pytest after --:\n{output}"
-
-
-def _left_out(data: Mapping[str, Any]) -> str:
-    return f"{data['nodeid']} {data['request']['method']} {data['request']['url']}: {data['reason']}"

@@ -12,7 +12,7 @@ from ...limits.sections import Surroundings
 from ...limits.updating import Measured
 from ...model.quantities import Quantity
 from ...model.request_keys import RequestKey, keyed
-from ...report.json import measured as measured_in
+from ...storage.codec import measured_run
 from .of_tests import surroundings
 from .recount import SEEDS, Recount, RecountError, recounted
 
@@ -135,7 +135,7 @@ class Evidence:
     def _recounted(self, order: Recount, limit_s: float | None = None) -> list[tuple[RequestKey, Measured]]:
         """Return the requests with limits that another process counted. Raises RecountError."""
         requests: list[tuple[RequestKey, Measured]] = []
-        for key, result in keyed(measured_in(recounted(self.config, order, limit_s))):
+        for key, result in keyed(measured_run(recounted(self.config, order, limit_s)).measured):
             if result.recorded is not None:
                 requests.append((key, Measured.of(result, self.quantities)))
                 self.surroundings[key] = surroundings(result.loop)

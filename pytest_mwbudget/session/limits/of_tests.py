@@ -34,7 +34,7 @@ from ...model.quantities import COUNTED, RECORDED, Quantity
 from ...model.request_keys import RequestKey, keyed
 from ...model.results import Recorded, RecordedLimit, Result, Verdict
 from ...model.stack import ENDPOINT, OUTSIDE, TOTAL
-from ...report.json import measured
+from ...storage.codec import measured_run
 from ...timing.host_speed import processor
 from ..configuration import LIMITS, configured, enforced
 from .kept_objects import KeptObjects, kept_objects, new_objects, place_of
@@ -273,7 +273,9 @@ def rechecked(config: pytest.Config, nodeid: str, results: Sequence[Result]) -> 
         if not broken - certain or broken & same or faked():
             break
         try:
-            again = dict(keyed(measured(recounted(config, Recount((nodeid,), seed, alone=True), RECHECK_S))))
+            again = dict(
+                keyed(measured_run(recounted(config, Recount((nodeid,), seed, alone=True), RECHECK_S)).measured)
+            )
         except RecountError:
             break
         for number, (key, result) in enumerate(keyed((nodeid, result) for result in results)):

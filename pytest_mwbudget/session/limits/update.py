@@ -21,9 +21,9 @@ from ...model.request_keys import RequestKey, keyed
 from ...model.results import Result
 from ...report.lines import Line
 from ...report.text import amount, printable
+from ...storage.file_lock import held
 from ..artifacts import put
 from ..configuration import LIMITS, verbosity
-from ..file_lock import held
 from .evidence import DiffersAlone, Evidence
 from .kept_objects import remember
 from .of_tests import UPDATE, Collected, RunLimits, read, surroundings

@@ -44,23 +44,17 @@ class FileLock:
         _held.add(self)
         return True
 
-    def release(self) -> None:
-        """Release the lock if it is held."""
+    def release(self, *, shared: bool = False) -> None:
+        """Release the lock if it is held; one that is `shared` with the parent of a forked child stays the parent's."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is None:
             return
         _held.discard(self)
         try:
-            _unlock(descriptor)
+            if not shared:
+                _unlock(descriptor)
         finally:
             REAL.os.close(descriptor)
-
-    def forget(self) -> None:
-        """Give up, in a forked child, the lock that its parent holds."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            with suppress(OSError):
-                REAL.os.close(descriptor)
 
 
 @contextmanager
@@ -110,8 +104,8 @@ _held: WeakSet[FileLock] = WeakSet()
 def _forget_all() -> None:
     """Close the files in a forked child, which would keep the locks of a parent that is killed."""
     for lock in list(_held):
-        lock.forget()
-    _held.clear()
+        with suppress(OSError):
+            lock.release(shared=True)
 
 
 if hasattr(os, "register_at_fork"):
