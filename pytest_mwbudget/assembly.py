@@ -8,27 +8,25 @@ from dataclasses import dataclass, field, replace
 from statistics import median_low
 from typing import Any
 
-from .analysis import verdicts
+from .analysis.budgeted import Bounded
 from .analysis.estimates import ALPHA
 from .analysis.remarks import on_parts
-from .analysis.rows import Bounded, Together
 from .analysis.slowdown import Hops
 from .analysis.trends import lasting, slope
-from .analysis.verdicts import NOT_ENTERED
+from .analysis.verdicts import NOT_ENTERED, judge_count
 from .analysis.ways import Ways, new_layers, note_on, why_changing
 from .asgi.naming import display_name
 from .asgi.stack import Stack
-from .config import budgets
 from .config.budgets import Budgets
 from .counting.executed import Executed
 from .counting.rows import row_counts, with_own_types
 from .counting.run import RequestCharges
-from .errors import LayerNameError, tagged
+from .errors import tagged
 from .interpreter.foreign_tools import ForeignTools
-from .model.endpoint import PARTS, EndpointReport
+from .model.endpoint import EndpointReport
 from .model.messages import FEWEST_MESSAGES
-from .model.quantities import COUNTED, CountedQuantity, Quantity
-from .model.results import FRAMES, Counts, Frame, Judged, RequestLine, Result, ResultRow, Verdict, worst
+from .model.quantities import COUNTED
+from .model.results import FRAMES, Counts, Frame, Judged, RequestLine, Result, ResultRow, worst
 from .model.stack import (
     ENDPOINT,
     HARNESS,
@@ -36,7 +34,6 @@ from .model.stack import (
     OUTSIDE,
     TOTAL,
     EntryIndex,
-    Layer,
     Owner,
     RowIndex,
     first_part,
@@ -47,71 +44,6 @@ from .model.stack import (
 from .model.trend import Trend
 from .timing.run import Timed
 from .timing.trend import Served
-
-# ---- budgets ----------------------------------------------------------------------------------------------------
-
-
-def bounded_layers(stack: Stack, all_budgets: Budgets) -> tuple[Bounded, ...]:
-    """Return every layer of the stack with the budgets that apply to it.
-
-    Default budgets apply to layers that the request enters, a budget by name also to others. Raises LayerNameError for
-    a budget that names no layer.
-    """
-    assigned = budgets.assign(all_budgets, [layer for _, layer in stack.layers])
-    alone = [
-        Bounded(
-            entry,
-            layer,
-            {
-                quantity: most
-                for quantity, most in assigned.get(layer.index, {}).items()
-                if layer.entered or budgets.named(all_budgets, layer, quantity)
-            },
-            by_name=frozenset(
-                quantity for quantity in assigned.get(layer.index, {}) if budgets.named(all_budgets, layer, quantity)
-            ),
-        )
-        for entry, layer in stack.layers
-    ]
-    return tuple(replace(bounded, together=_together(bounded, alone, stack)) for bounded in alone)
-
-
-def _together(bounded: Bounded, layers: Sequence[Bounded], stack: Stack) -> Together | None:
-    """Return the layers or the endpoint that a layer is measured with, None if there are none."""
-    name, handed_on = bounded.layer.name, stack.handed_on
-    if handed_on is not None and handed_on.to_layer == name:
-        # The endpoint has no budget, so there is no budget of all of it.
-        why = tagged(f"what is inside it is measured together with it: {handed_on.because}", "merged")
-        return Together(why, {})
-    others = [other for other in layers if other.layer.merged_with == name]
-    if not others:
-        return None
-    all_of_them = [each_layer.bounds for each_layer in (bounded, *others)]
-    shared = set.intersection(*map(set, all_of_them))
-    names = " and ".join(other.layer.name for other in others)
-    return Together(
-        tagged(f"{names} is measured together with it: {others[0].layer.merged_because}", "merged"),
-        {quantity: sum(bounds[quantity] for bounds in all_of_them) for quantity in shared},
-    )
-
-
-def bounded_parts(stack: Stack, all_budgets: Budgets) -> tuple[Bounded, ...]:
-    """Return every part of the endpoint with the budgets that apply to it.
-
-    A part with a budget that the request did not come to has no entry, and so has every part of a closed endpoint.
-    Raises LayerNameError for a budget that names no part of an opened endpoint.
-    """
-    layers = [layer for _, layer in stack.parts]
-    absent = [name for name in budgets.unmatched(all_budgets.of_parts, layers) if name in PARTS or not stack.parts]
-    layers += [
-        Layer(RowIndex(place), name, name, "part", entered=False) for place, name in enumerate(absent, len(layers))
-    ]
-    for name in budgets.unmatched(all_budgets.of_parts, layers):
-        raise LayerNameError(budgets.no_such_part(name, layers))
-    assigned = budgets.assign(all_budgets.of_parts, layers)
-    entry_of = {layer.index: entry for entry, layer in stack.parts}
-    return tuple(Bounded(entry_of.get(part.index), part, assigned.get(part.index, {})) for part in layers)
-
 
 # ---- counts -----------------------------------------------------------------------------------------------------
 
@@ -349,19 +281,19 @@ class Findings:
     @property
     def breaks_count(self) -> bool:
         """Whether a budget of a count is not certainly kept."""
-        rows = [self._counts_judged(bounded, self.counted.layers) for bounded in self.layers if bounded.layer.entered]
-        rows += [self._counts_judged(bounded, self.counted.parts) for bounded in self.parts if bounded.layer.entered]
-        return any(judged.verdict != "pass" for row in rows for judged in row.values())
+        rows = [*map(self._layer, self.layers), *map(self._part, self.parts)]
+        counts = (judged for row in rows if row.layer.entered for q, judged in row.judged.items() if q in COUNTED)
+        return any(judged.verdict != "pass" for judged in counts)
 
     def result(self, line: RequestLine, status: int, loop: str) -> Result:
         """Return the finished record."""
-        reports = tuple(map(self._report, self.layers))
+        layers = tuple(map(self._layer, self.layers))
         timed = self.timed
         result = Result(
             request=line,
             status=status,
             loop=loop,
-            layers=reports,
+            layers=layers,
             frames=self._frames(),
             counted=self.counted.requests,
             uncounted=self.counted.why_not,
@@ -402,54 +334,37 @@ class Findings:
             yield from on_parts(parts, endpoint.us)
 
     def _part(self, bounded: Bounded) -> ResultRow:
-        """Return the report of a part. A part that the request did not come to costs nothing."""
-        layer = bounded.layer
-        if bounded.entry is None:
-            closed = self.stack.closed or NOT_ENTERED
-            verdict: Verdict = "pass" if self.stack.parts else "undecided"
-            judged = Judged(0.0, verdict, None if self.stack.parts else closed)
-            return ResultRow(layer, judged={q: replace(judged, bound=most) for q, most in bounded.bounds.items()})
-        time = self.timed_parts.layers.get(layer.index) if self.timed_parts else None
-        time = time or ResultRow(layer, judged=self._untimed(bounded))
-        judgements = {**time.judged, **self._counts_judged(bounded, self.counted.parts)}
-        return replace(time, counts=self.counted.parts.get(layer.index), judged=judgements)
+        """Return a part of the endpoint with its verdicts. A part that the request did not come to costs nothing."""
+        if bounded.entry is not None:
+            return self._row(bounded, self.timed_parts, self.counted.parts)
+        if self.stack.parts:
+            return ResultRow(bounded.layer, judged={q: Judged(most, "pass") for q, most in bounded.bounds.items()})
+        return _undecided(bounded, self.stack.closed or NOT_ENTERED)
 
-    def _report(self, bounded: Bounded) -> ResultRow:
-        layer = bounded.layer
-        if not layer.entered:
-            return ResultRow(
-                layer, judged={q: Judged(most, "undecided", NOT_ENTERED) for q, most in bounded.bounds.items()}
-            )
-        time = self.timed.layers.get(layer.index) if self.timed else None
-        time = time or ResultRow(layer, judged=self._untimed(bounded))
-        judged = {**time.judged, **self._counts_judged(bounded, self.counted.layers)}
-        counts, trend = self.counted.layers.get(layer.index), self.trends.get(layer.index)
-        return replace(time, counts=counts, judged=judged, trend=trend)
+    def _layer(self, bounded: Bounded) -> ResultRow:
+        """Return a layer with its verdicts."""
+        if not bounded.layer.entered:
+            return _undecided(bounded, NOT_ENTERED)
+        row = self._row(bounded, self.timed, self.counted.layers)
+        return replace(row, trend=self.trends.get(bounded.layer.index))
 
-    def _counts_judged(self, bounded: Bounded, rows: Mapping[RowIndex, Counts]) -> dict[Quantity, Judged]:
-        return {q: self._count_judged(bounded, q, rows) for q in COUNTED if q in bounded.bounds}
-
-    def _count_judged(self, bounded: Bounded, quantity: CountedQuantity, rows: Mapping[RowIndex, Counts]) -> Judged:
-        bound = bounded.bounds[quantity]
-        # A profiler of the app hides layers.
-        if self.stack.displaced or self.stack.changing:
-            return Judged(bound, "undecided", self._why_disturbed)
-        own = rows.get(bounded.layer.index)
-        own_range = own.range_of(quantity) if own else None
-        why = self.counted.why_not.get(quantity) or (own.why.get(quantity) if own else None)
-        if why is not None and own_range is None:
-            reason = tagged(f"{quantity} cannot be counted here: {why}", "uncountable")
-            return Judged(bound, "undecided", self._why_disturbed if self.foreign_tools.distorting else reason)
-        others = (other.layer.index for other in self.layers if other.layer.name == bounded.layer.merged_with)
-        neighbour = next(map(rows.get, others), None)
-        both = neighbour.range_of(quantity) if neighbour else None
-        judgement = verdicts.judge_counted(bounded, quantity, own_range, both)
-        return Judged(bound, judgement.verdict, judgement.reason)
-
-    def _untimed(self, bounded: Bounded) -> dict[Quantity, Judged]:
-        """Return the verdicts on budgets of time without times: an active tool distorts them."""
-        times = {q: most for q, most in bounded.bounds.items() if q not in COUNTED}
-        return {q: Judged(most, "undecided", self._why_disturbed) for q, most in times.items()}
+    def _row(self, bounded: Bounded, timed: Timed | None, counts: Mapping[RowIndex, Counts]) -> ResultRow:
+        """Return a row with its time, its counts, and the verdicts on both."""
+        index, merged_with = bounded.layer.index, bounded.layer.merged_with
+        row = timed.layers.get(index) if timed else None
+        if row is None:  # an active tool distorts times
+            row = _undecided(bounded, self._why_disturbed)
+        row = replace(row, counts=counts.get(index))
+        neighbours = (other.layer for other in self.layers if other.layer.name == merged_with)
+        neighbour = next((ResultRow(layer, counts=counts.get(layer.index)) for layer in neighbours), None)
+        judged = {quantity: judged for quantity, judged in row.judged.items() if quantity not in COUNTED}
+        for quantity in (quantity for quantity in COUNTED if quantity in bounded.bounds):
+            if self.stack.displaced or self.stack.changing:  # a profiler of the app hides layers
+                judged[quantity] = Judged(bounded.bounds[quantity], "undecided", self._why_disturbed)
+            else:
+                why_none = self._why_disturbed if self.foreign_tools.distorting else None
+                judged[quantity] = judge_count(bounded, row, quantity, neighbour, self.counted.why_not, why_none)
+        return replace(row, judged=judged)
 
     def _untimed_frames(self) -> dict[Frame, ResultRow]:
         return {
@@ -504,3 +419,8 @@ class Findings:
             missing = "" if handed_on.complete else " Layers inside it may have no row."
             together = f"The endpoint is measured with {handed_on.to_layer}: {handed_on.because}.{missing}"
             yield tagged(together, "merged")
+
+
+def _undecided(bounded: Bounded, why: str) -> ResultRow:
+    """Return a row without figures, whose budgets nothing decides."""
+    return ResultRow(bounded.layer, judged={q: Judged(most, "undecided", why) for q, most in bounded.bounds.items()})

@@ -10,7 +10,7 @@ from statistics import median
 from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .analysis.rows import Bounded
+from .analysis.budgeted import Bounded, bounded_layers, bounded_parts
 from .analysis.ways import LEAST_SHARE, StackChangedError, Ways, why_mixed
 from .asgi import loops, server
 from .asgi.app import ASGIApp, Observer
@@ -21,7 +21,7 @@ from .asgi.os_exit import exit_refused
 from .asgi.request import RequestTemplate, template_of
 from .asgi.stack import Stack
 from .asgi.websocket import BuiltConnection, Connection
-from .assembly import Counted, Findings, bounded_layers, bounded_parts, counted, counted_inside, hops, trends
+from .assembly import Counted, Findings, counted, counted_inside, hops, trends
 from .config.budgets import Budgets
 from .config.settings import Settings
 from .counting.backend import counting_backend
@@ -357,7 +357,10 @@ async def _prepared(
         if thorough:
             warm, request_ns = True, await _warm(call, environment.clock, schedule.warm_calls, schedule.warm_ns)
     foreign_tools.check()
-    layers, parts = bounded_layers(stack, settings.budgets), bounded_parts(stack, settings.budgets)
+    handed_on = stack.handed_on
+    endpoint = None if handed_on is None else (handed_on.to_layer, handed_on.because)
+    layers = bounded_layers(stack.layers, settings.budgets, endpoint)
+    parts = bounded_parts(stack.parts, settings.budgets)
     return _Run(stack, layers, parts, caller, settings, environment, foreign_tools, executed, request_ns, warm, opened)
 
 

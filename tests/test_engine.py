@@ -27,8 +27,8 @@ import pytest_mwbudget.timing.run
 import pytest_mwbudget.timing.sampler
 from pytest_mwbudget.analysis.estimates import Estimates, estimate, method_us
 from pytest_mwbudget.analysis.event_log import Spent, spent
+from pytest_mwbudget.analysis.judge import Conditions
 from pytest_mwbudget.analysis.samples import Samples
-from pytest_mwbudget.analysis.verdicts import Judgement
 from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.budgets import Bounds, Budgets
 from pytest_mwbudget.config.settings import Settings
@@ -37,7 +37,7 @@ from pytest_mwbudget.engine import Hosting, measure, measure_again, send_once
 from pytest_mwbudget.errors import EndlessError, MeasurementError, RepetitionError, ResponseError
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.quantities import COUNTED, PROCESS_WIDE, CountedQuantity
-from pytest_mwbudget.model.results import LayerReport, Measurement, Occupation, Result, Verdict
+from pytest_mwbudget.model.results import Judged, LayerReport, Measurement, Occupation, Result, Verdict
 from pytest_mwbudget.timing.host_speed import Machine
 from pytest_mwbudget.timing.run import Environment, cpu_clock
 from pytest_mwbudget.timing.sampler import Sampler
@@ -428,8 +428,8 @@ def test_a_failure_is_believed_when_two_looks_in_a_row_say_so(
     server = Server(endpoint_us=10_000)
     later = iter(said)
 
-    def judge(*args: object, **named: object) -> Judgement:
-        return Judgement(next(later) if server.clock.now_ns > 3e9 else "undecided", "as the test says")
+    def judge(quantity: str, us: Estimate, bound: float, conditions: Conditions) -> Judged:
+        return Judged(bound, next(later) if server.clock.now_ns > 3e9 else "undecided", "as the test says")
 
     monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "judge", judge)
     layers = [Middleware(Costly, clock=server.clock, before=20)]
@@ -457,8 +457,8 @@ def test_only_the_look_at_which_the_time_is_over_has_the_chances_that_are_left(m
 def test_at_the_end_of_the_time_one_look_is_enough_for_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(endpoint_us=5000)
 
-    def judge(*args: object, **named: object) -> Judgement:
-        return Judgement("fail" if server.clock.now_ns >= 5e9 else "undecided")
+    def judge(quantity: str, us: Estimate, bound: float, conditions: Conditions) -> Judged:
+        return Judged(bound, "fail" if server.clock.now_ns >= 5e9 else "undecided")
 
     monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "judge", judge)
     layers = [Middleware(Costly, clock=server.clock, before=20)]
@@ -834,8 +834,10 @@ def test_a_task_layer_is_the_same_for_every_method(method: str) -> None:
 def test_an_undecided_budget_is_told_what_somebody_can_do(
     needed_s: float | None, advice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    undecided = Judgement("undecided", "as the test says", time_tells=True)
-    monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "judge", lambda *args, **named: undecided)
+    def judge(quantity: str, us: Estimate, bound: float, conditions: Conditions) -> Judged:
+        return Judged(bound, "undecided", f"as the test says; {conditions.holds}")
+
+    monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "judge", judge)
     monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "seconds_needed", lambda *args, **named: needed_s)
     server = Server()
     layers = [Middleware(Costly, clock=server.clock, before=10)]
@@ -1159,8 +1161,8 @@ OPEN: dict[str, tuple[Budgets, set[str]]] = {
 }
 
 
-def judged_as_told(us: Estimate, bound: float, **known: float) -> Judgement:
-    return Judgement("undecided", "as the test says") if bound == OPEN_US else Judgement("pass")
+def judged_as_told(quantity: str, us: Estimate, bound: float, conditions: Conditions) -> Judged:
+    return Judged(bound, "undecided", "as the test says") if bound == OPEN_US else Judged(bound, "pass")
 
 
 def requests_by_look(
@@ -1213,7 +1215,7 @@ def test_the_time_goes_into_what_an_open_verdict_hangs_on(name: str) -> None:
 
 
 def test_while_a_failure_is_fresh_all_rows_get_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "judge", lambda *args, **known: Judgement("fail"))
+    monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "judge", lambda *args: Judged(OPEN_US, "fail"))
     looks = requests_by_look(Budgets(layers={"SpendsInATask": {"us": OPEN_US}}), monkeypatch, schedule=PRECISE)
     assert len(looks) > 2
     assert most_grown(looks) == set()

@@ -15,12 +15,13 @@ from statistics import fmean, median
 from ..errors import tagged
 from ..model.estimate import Estimate, Microseconds
 from ..model.judged import Judged
+from ..model.quantities import RPS_SHARE
 from ..model.stack import RowIndex
 from .estimates import ALPHA
+from .judge import Conditions, judge
 from .paired import FEWEST_PAIRS, paired, student
 from .savings import takes_another_way
-from .slowdown import APPS_SLOWED, STEADY
-from .verdicts import BETWEEN_RUNS
+from .slowdown import STEADY
 
 # A moment is quiet if a fixed piece of work takes at most QUIET times as long as in the quickest tenth of the moments.
 QUIET, QUICK_SHARE = 1.15, 0.1
@@ -257,7 +258,7 @@ def collects(collecting: Estimate | None, own: Estimate | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Conditions:
+class Circumstances:
     """What can explain a figure that is over its budget, or make one too small.
 
     `slowdown` is at least 1. `noisy` means that there were too few quiet moments. `shared_core` means that the server
@@ -272,8 +273,28 @@ class Conditions:
     crowded: str | None = None
     time: str = "--mw-budget-load-time"
 
+    def judged(self, quantity: str, figure: Estimate, bound: float, *, exact: bool = True) -> Judged:
+        """Judge a figure by its budget: a share from 0 to 1, or a latency in milliseconds.
+
+        A share that is not `exact` is that of the split, which under load can be too large; so it needs more room to
+        fail. Where the time of a request has a part of the load generator's, shares are too small and latencies too
+        long: then no share passes, and no latency fails.
+        """
+        few = f"there were too few rounds of bursts for an interval; give it more time with {self.time}"
+        share = quantity == RPS_SHARE
+        conditions = Conditions(
+            slowdown=self.slowdown,
+            room=None if exact else SPLIT_ROOM,
+            no_pass=self._clients_cost if share else None,
+            no_fail=self._excuse or (None if share else self._clients_cost),
+            too_few=tagged(few, "too-few-requests"),
+            holds=f"give it more time with {self.time}, or move the budget away from the figure",
+            near="such figures can be off; raise the budget, or lower the cost",
+        )
+        return judge(quantity, figure, bound, conditions)
+
     @property
-    def excuse(self) -> str | None:
+    def _excuse(self) -> str | None:
         """Why no excess counts, None if it does."""
         if self.crowded is not None:
             return self.crowded
@@ -286,7 +307,7 @@ class Conditions:
         return None
 
     @property
-    def clients_cost(self) -> str | None:
+    def _clients_cost(self) -> str | None:
         """Why the load generator has a part in shares, which are too small, and in latencies, which are too long.
 
         None if it has none.
@@ -304,67 +325,3 @@ class Conditions:
                 "generator-limit",
             )
         return None
-
-
-def judge_share(
-    share: Estimate | None, bound: float, conditions: Conditions, why: str | None = None, *, exact: bool = True
-) -> Judged:
-    """Judge the share of a layer by its budget, both from 0 to 1. `why` says why there is no share.
-
-    A share that is not `exact` is that of the split, which under load can be too large; so it needs more room to fail.
-    Where the time of a request has a part of the load generator's, shares are too small, so none passes.
-    """
-    if share is None:
-        return Judged(bound, "undecided", why)
-    room = BETWEEN_RUNS if exact else SPLIT_ROOM
-    return _judged(share, bound, conditions, lambda value: f"{value:.1%}", room, no_pass=conditions.clients_cost)
-
-
-def judge_p99(p99_ms: Estimate, bound: float, conditions: Conditions) -> Judged:
-    """Judge a latency by its budget, both in milliseconds.
-
-    Where a latency has a part of the load generator's, latencies are too long, so none fails.
-    """
-    show, no_fail = (lambda value: f"{value:.3g} ms"), conditions.clients_cost
-    return _judged(p99_ms, bound, conditions, show, BETWEEN_RUNS, no_fail=no_fail)
-
-
-def _judged(
-    figure: Estimate,
-    bound: float,
-    conditions: Conditions,
-    show: Callable[[float], str],
-    room: float,
-    *,
-    no_pass: str | None = None,
-    no_fail: str | None = None,
-) -> Judged:
-    """Judge a figure. `no_pass` and `no_fail` say why a pass or a failure does not count, None if it does."""
-    if not figure.bounded and not (figure.high <= bound):
-        few = f"there were too few rounds of bursts for an interval; give it more time with {conditions.time}"
-        return Judged(bound, "undecided", tagged(few, "too-few-requests"))
-    interval = f"the interval {show(figure.low)} to {show(figure.high)}"
-    if figure.high <= bound:
-        return Judged(bound, "pass") if no_pass is None else Judged(bound, "undecided", no_pass)
-    if figure.low <= bound:
-        more = f"give it more time with {conditions.time}, or move the budget away from the figure"
-        return Judged(
-            bound, "undecided", tagged(f"{interval} holds the budget of {show(bound)}; {more}", "near-budget")
-        )
-    if conditions.excuse is not None:
-        return Judged(bound, "undecided", conditions.excuse)
-    if no_fail is not None:
-        return Judged(bound, "undecided", no_fail)
-    if figure.low > (1 + room) * conditions.slowdown**APPS_SLOWED * bound:
-        return Judged(bound, "fail")
-    if conditions.slowdown > 1:
-        slow = (
-            f"the machine ran {conditions.slowdown:.2f} times slower than at its best, which may explain the excess;"
-            " run it again when the machine is less busy"
-        )
-        return Judged(bound, "undecided", tagged(slow, "slow-machine"))
-    near = (
-        f"{interval} begins above the budget of {show(bound)} by no more than the {room:.0%} that such figures"
-        " can be off; raise the budget, or lower the cost"
-    )
-    return Judged(bound, "undecided", tagged(near, "near-budget"))

@@ -9,7 +9,7 @@ from ..model.estimate import Estimate
 from ..model.quantities import COUNTED, TRAITS, Quantity
 from ..model.results import Counts, ResultRow
 from .estimates import SHARED_SHARE
-from .verdicts import fails_above
+from .judge import fails_above
 
 # A saving and a row may differ by this much and this share, which are known errors of the rows.
 WITNESS_US, WITNESS_SHARE = 3.0, SHARED_SHARE

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from ..analysis.paired import FEWEST_PAIRS
 from ..analysis.slowdown import APPS_SLOWED, STEADY
-from ..analysis.verdicts import BETWEEN_RUNS
 from ..model.changes import Change, ChangeWord
 from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate, independent_sum
-from ..model.quantities import COMPARED, COUNTED, RECORDABLE, TRAITS, UNDER_LOAD, Traits
+from ..model.quantities import BETWEEN_RUNS, COMPARED, COUNTED, RECORDABLE, TRAITS, UNDER_LOAD, Traits
 from ..model.runs import Run
 from .figures import RequestFigures, RowFigures, is_part
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from ..analysis.verdicts import fails_above
+from ..analysis.judge import fails_above
 from ..model.quantities import COUNTED, Quantity
 from ..model.request_keys import RequestKey
 from ..model.results import Result

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from ..analysis import load as analysis
-from ..analysis.load import Arm, Burst, Bursts, Conditions, Round
+from ..analysis.load import Arm, Burst, Bursts, Circumstances, Round
 from ..analysis.paired import FEWEST_PAIRS
 from ..asgi import server as in_process
 from ..asgi.stack import Stack
@@ -365,7 +365,7 @@ class _Outcome:
             seconds=seconds,
             server=f"{self.driver.served.name} on {self.driver.caller.loop.name}",
             endpoint=self._endpoint_wait(),
-            judged=None if limit_ms is None else analysis.judge_p99(p99_ms, limit_ms, self.conditions),
+            judged=None if limit_ms is None else self.conditions.judged("p99_ms", p99_ms, limit_ms),
             slowdown=self.conditions.slowdown,
         )
         load = replace(load, notes=tuple(self._notes(load)))
@@ -375,13 +375,13 @@ class _Outcome:
         return replace(self.before, layers=layers, load=load, verdict=verdict)
 
     @property
-    def conditions(self) -> Conditions:
+    def conditions(self) -> Circumstances:
         """What can explain an excess."""
         slowdown = self.bursts.slowdown(self.environment.machine.best_ns)
         more_time = self.settings.more_time
         time = "--mw-budget-load-time" if more_time == MAX_TIME else more_time.name
         crowded = self.environment.turn.crowded
-        return Conditions(slowdown, self.bursts.noisy, self.on.alone, self.bursts.limited, crowded, time)
+        return Circumstances(slowdown, self.bursts.noisy, self.on.alone, self.bursts.limited, crowded, time)
 
     def _layer(self, report: ResultRow, load: Load, bounds: Mapping[Quantity, float], alpha: float) -> ResultRow:
         index = report.layer.index
@@ -409,7 +409,7 @@ class _Outcome:
                     layer_load, share=share, method="split", why=why or "there was too little time for it"
                 )
         if RPS_SHARE in bounds:
-            layer_load = replace(layer_load, judged=self._judged(layer_load, bounds[RPS_SHARE], report))
+            layer_load = replace(layer_load, judged=self._judged(layer_load, bounds[RPS_SHARE]))
         return replace(report, load=layer_load)
 
     def _other_way(self, report: ResultRow, added: Estimate | None, collected: Estimate | None) -> str | None:
@@ -424,12 +424,12 @@ class _Outcome:
             return None
         return f"the app takes another way without it: {added.estimate:.0f} µs less under load, not {own.estimate:.0f}"
 
-    def _judged(self, layer_load: LayerLoad, bound: float, report: ResultRow) -> Judged:
-        why = None
+    def _judged(self, layer_load: LayerLoad, bound: float) -> Judged:
         if layer_load.share is None:
             reason = layer_load.why or "there were too few rounds of bursts"
-            why = tagged(f"there is no share for it: {reason}", "not-bypassed")
-        return analysis.judge_share(layer_load.share, bound, self.conditions, why, exact=layer_load.method == "bypass")
+            return Judged(bound, "undecided", tagged(f"there is no share for it: {reason}", "not-bypassed"))
+        exact = layer_load.method == "bypass"
+        return self.conditions.judged(RPS_SHARE, layer_load.share, bound, exact=exact)
 
     def _entry_of(self, report: ResultRow) -> tuple[EntryIndex | None, int]:
         """Return the entry of a layer, and how often a request is suspended in it."""

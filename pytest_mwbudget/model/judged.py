@@ -17,6 +17,10 @@ class Judged:
     verdict: Verdict
     reason: str | None = None
 
+    def unless(self, why: str | None) -> Judged:
+        """Return the same, but undecided if it is a failure and there is a reason why no failure counts."""
+        return self if why is None or self.verdict != "fail" else Judged(self.bound, "undecided", why)
+
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
     """Return the worst of the verdicts, None if there are none."""

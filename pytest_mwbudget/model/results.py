@@ -253,6 +253,19 @@ class ResultRow:
         }
         return {quantity: figure for quantity, figure in figures.items() if figure is not None}
 
+    def figure(self, quantity: str) -> Estimate | None:
+        """Return a time, or a count with the range by which it is judged; None if it is not known.
+
+        Where no number is typical of a count, the lowest one stands for it.
+        """
+        if quantity not in COUNTED:
+            return self.estimates.get(quantity)
+        judged_by = self.counts.range_of(quantity) if self.counts else None
+        if self.counts is None or judged_by is None:
+            return None
+        count = self.counts.of(quantity)
+        return Estimate(judged_by[0] if count is None else count.count, *judged_by)
+
     @property
     def counted(self) -> dict[str, Count]:
         """The known counts by quantity."""

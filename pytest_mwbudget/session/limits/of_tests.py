@@ -19,7 +19,7 @@ from ...config.settings import Settings
 from ...config.table import SETTINGS
 from ...errors import SettingError, tagged
 from ...interpreter.files import faked
-from ...limits.costs import costs, counts_of
+from ...limits.costs import costs
 from ...limits.file import Limit, LimitsFile, Place, parsed
 from ...limits.judging import (
     changed,
@@ -226,7 +226,7 @@ class TestLimits:
 
     def _with_new(self, limit: RecordedLimit, here: Surroundings, key: RequestKey, result: Result) -> RecordedLimit:
         """Add the new objects to a limit of objects that is broken."""
-        counts = counts_of(result, limit.row)
+        counts = next((row.counts for row in result.rows() if row.name == limit.row), None)
         if limit.verdict != "fail" or limit.quantity != "objects" or counts is None or counts.objects is None:
             return limit
         before = self.run.kept.get(place_of(here.section, key, limit.row))
