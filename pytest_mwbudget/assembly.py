@@ -26,7 +26,7 @@ from .interpreter.foreign_tools import ForeignTools
 from .model.endpoint import EndpointReport
 from .model.messages import FEWEST_MESSAGES
 from .model.quantities import COUNTED
-from .model.results import FRAMES, Counts, Frame, Judged, RequestLine, Result, ResultRow, worst
+from .model.results import FRAMES, Counts, Frame, Judged, RequestLine, Result, ResultRow
 from .model.stack import (
     ENDPOINT,
     HARNESS,
@@ -289,7 +289,7 @@ class Findings:
         """Return the finished record."""
         layers = tuple(map(self._layer, self.layers))
         timed = self.timed
-        result = Result(
+        return Result(
             request=line,
             status=status,
             loop=loop,
@@ -305,8 +305,7 @@ class Findings:
             endpoint=self._endpoint(),
             notes=tuple(self._notes()),
             disturbed=self.foreign_tools.why_no_figures if self.foreign_tools.distorting else None,
-        )
-        return replace(result, verdict=worst(verdict for verdict in result.verdicts if verdict is not None))
+        ).with_verdict()
 
     def _frames(self) -> dict[Frame, ResultRow]:
         """Return the rows that are no layers, with their counts."""

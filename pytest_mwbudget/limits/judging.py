@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from ..analysis.judge import QUIET, Conditions, judge
-from ..analysis.witness import contradiction, contradicts, overruled
+from ..analysis.witness import why_contradicted
 from ..errors import tagged
 from ..model.quantities import COUNTED, Quantity
-from ..model.results import Recorded, RecordedLimit, Result, ResultRow, worst
+from ..model.results import Recorded, RecordedLimit, Result, ResultRow
 from ..model.stack import TOTAL
 from .file import Limit, Place
 from .sections import Surroundings, python_of
@@ -37,7 +37,8 @@ def judged(
             continue
         verdict = judge(quantity, figure, limit.most, _conditions(row, quantity, result))
         if quantity not in COUNTED:
-            verdict = verdict.unless(crowded).unless(_contradicted(row, quantity, limit.most))
+            saved = row.saves.us if row.saves else None
+            verdict = verdict.unless(crowded).unless(why_contradicted(row, quantity, limit.most, saved))
         yield RecordedLimit(row.name, quantity, figure.estimate, limit.most, verdict.verdict, verdict.reason)
 
 
@@ -74,18 +75,9 @@ def _why_unknown(row: ResultRow, quantity: Quantity, result: Result) -> str:
     return tagged(f"{quantity} cannot be counted here: {why}" if why else f"{quantity} were not counted", "uncountable")
 
 
-def _contradicted(row: ResultRow, quantity: Quantity, most: float) -> str | None:
-    """Return why a failure does not count by what leaving the layer out saves, None if it counts."""
-    saved = row.saves.us if row.saves else None
-    if row.us is None or saved is None or not contradicts(saved, row.us):
-        return None
-    return contradiction(saved, row.us) if overruled(quantity, most, saved) else None
-
-
 def with_recorded(result: Result, recorded: Recorded) -> Result:
     """Return the result with what came of its limits, and with the worst verdict on budgets and limits."""
-    verdicts = (recorded.verdict, *result.verdicts)
-    return replace(result, recorded=recorded, verdict=worst(verdict for verdict in verdicts if verdict is not None))
+    return replace(result, recorded=recorded).with_verdict()
 
 
 def with_undecided(result: Result, why: str) -> Result:

@@ -18,7 +18,7 @@ from ..config.settings import Settings, Under
 from ..errors import MeasurementError, MwBudgetError, ResponseError, described, tagged
 from ..interpreter.clocks import Clock, process_time_ns
 from ..model.estimate import Estimate, Microseconds, Nanoseconds
-from ..model.judged import Judged, worst
+from ..model.judged import Judged
 from ..model.load import LayerLoad, Load, Wait
 from ..model.quantities import RPS_SHARE, Quantity
 from ..model.remedies import MAX_TIME
@@ -370,9 +370,7 @@ class _Outcome:
         )
         load = replace(load, notes=tuple(self._notes(load)))
         layers = tuple(self._layer(report, load, bounds.get(report.layer.index, {}), alpha) for report in reports)
-        verdicts = [self.before.verdict, load.verdict, *(report.verdict for report in layers)]
-        verdict = worst(each_verdict for each_verdict in verdicts if each_verdict is not None)
-        return replace(self.before, layers=layers, load=load, verdict=verdict)
+        return replace(self.before, layers=layers, load=load).with_verdict()
 
     @property
     def conditions(self) -> Circumstances:

@@ -22,7 +22,7 @@ class Judged:
         return self if why is None or self.verdict != "fail" else Judged(self.bound, "undecided", why)
 
 
-def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
-    """Return the worst of the verdicts, None if there are none."""
-    ranked: tuple[Verdict, ...] = ("fail", "undecided", "pass")
+def worst(verdicts: Iterable[Verdict | None]) -> Verdict | None:
+    """Return the worst of the verdicts, None if there are none; None stands for what has no budget."""
+    ranked: tuple[Verdict | None, ...] = ("fail", "undecided", "pass", None)
     return min(verdicts, key=ranked.index, default=None)

@@ -228,8 +228,8 @@ class ResultRow:
     @property
     def verdict(self) -> Verdict | None:
         """The worst verdict on the budgets of the row, None without budgets."""
-        of_load = [self.load.judged.verdict] if self.load and self.load.judged else []
-        return worst([*(judged.verdict for judged in self.judged.values()), *of_load])
+        of_load = self.load.judged if self.load else None
+        return worst([*(judged.verdict for judged in self.judged.values()), of_load.verdict if of_load else None])
 
     @property
     def budget_us(self) -> Microseconds | None:
@@ -508,6 +508,10 @@ class Result:
     def verdicts(self) -> tuple[Verdict | None, ...]:
         """The verdicts on the budgets of each row and of the app under load, None for what has no budget."""
         return (self.load.verdict if self.load else None, *(row.verdict for row in self.rows(parts=True)))
+
+    def with_verdict(self) -> Result:
+        """Return the result with the worst verdict on budgets and recorded limits."""
+        return replace(self, verdict=worst([self.recorded.verdict if self.recorded else None, *self.verdicts]))
 
     @property
     def over(self) -> bool:
