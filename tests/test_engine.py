@@ -29,11 +29,12 @@ from pytest_mwbudget.analysis.estimates import Estimates, estimate, method_us
 from pytest_mwbudget.analysis.event_log import Spent, spent
 from pytest_mwbudget.analysis.judge import Conditions
 from pytest_mwbudget.analysis.samples import Samples
+from pytest_mwbudget.asgi.calling import Hosting
 from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.budgets import Bounds, Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.counting.backend import Backend, PythonCore
-from pytest_mwbudget.engine import Hosting, measure, measure_again, send_once
+from pytest_mwbudget.engine import measure, measure_again, send_once
 from pytest_mwbudget.errors import EndlessError, MeasurementError, RepetitionError, ResponseError
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.quantities import COUNTED, PROCESS_WIDE, CountedQuantity

@@ -21,9 +21,9 @@ from pytest_mwbudget.analysis.samples import QUICK_HOPS, QUIET_HOP, BlankLayers,
 from pytest_mwbudget.analysis.slowdown import STEADY, Hops, waited_ns
 from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.asgi.stack import Stack
-from pytest_mwbudget.assembly import Counted, hops
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
+from pytest_mwbudget.counting.counted import Counted, hops
 from pytest_mwbudget.engine import measure
 from pytest_mwbudget.model.results import Measurement
 from pytest_mwbudget.timing.hops import hop_ns
