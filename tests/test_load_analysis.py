@@ -12,13 +12,15 @@ import pytest
 from pytest_mwbudget.analysis.load import (
     Burst,
     Bursts,
-    Circumstances,
+    Conditions,
     Round,
     added_us,
     collecting_us,
     collects,
     does_something_else,
     holds_up,
+    judge_p99,
+    judge_share,
     mean_interval,
     quantile_ms,
     queues,
@@ -26,7 +28,6 @@ from pytest_mwbudget.analysis.load import (
     serialises,
     share_of,
 )
-from pytest_mwbudget.load.run import _Outcome
 from pytest_mwbudget.load.turns import Turns
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.judged import Judged
@@ -255,62 +256,60 @@ KEPT, WITHIN, NEAR, OVER = (
 
 
 @pytest.mark.parametrize(
-    ("share", "circumstances", "verdict", "message_id"),
+    ("share", "conditions", "verdict", "message_id"),
     [
-        (KEPT, Circumstances(), "pass", None),
-        (WITHIN, Circumstances(), "undecided", "near-budget"),
-        (NEAR, Circumstances(), "undecided", "near-budget"),
-        (OVER, Circumstances(), "fail", None),
-        (OVER, Circumstances(slowdown=1.12), "fail", None),
-        (OVER, Circumstances(slowdown=1.3), "undecided", "slow-machine"),
-        (OVER, Circumstances(noisy=True), "undecided", "slow-machine"),
-        (KEPT, Circumstances(noisy=True), "pass", None),
-        (OVER, Circumstances(crowded="another process [other-process]"), "undecided", "other-process"),
-        (OVER, Circumstances(shared_core=True), "fail", None),
-        (KEPT, Circumstances(shared_core=True), "undecided", "one-core"),
-        (OVER, Circumstances(limited=True), "fail", None),
-        (KEPT, Circumstances(limited=True), "undecided", "generator-limit"),
-        (Estimate(0.08, -math.inf, math.inf), Circumstances(), "undecided", "too-few-requests"),
+        (KEPT, Conditions(), "pass", None),
+        (WITHIN, Conditions(), "undecided", "near-budget"),
+        (NEAR, Conditions(), "undecided", "near-budget"),
+        (OVER, Conditions(), "fail", None),
+        (OVER, Conditions(slowdown=1.12), "fail", None),
+        (OVER, Conditions(slowdown=1.3), "undecided", "slow-machine"),
+        (OVER, Conditions(noisy=True), "undecided", "slow-machine"),
+        (KEPT, Conditions(noisy=True), "pass", None),
+        (OVER, Conditions(crowded="another process [other-process]"), "undecided", "other-process"),
+        (OVER, Conditions(shared_core=True), "fail", None),
+        (KEPT, Conditions(shared_core=True), "undecided", "one-core"),
+        (OVER, Conditions(limited=True), "fail", None),
+        (KEPT, Conditions(limited=True), "undecided", "generator-limit"),
+        (Estimate(0.08, -math.inf, math.inf), Conditions(), "undecided", "too-few-requests"),
     ],
 )
-def test_verdicts_on_shares(
-    share: Estimate, circumstances: Circumstances, verdict: str, message_id: str | None
-) -> None:
-    judged = circumstances.judged("rps_share", share, 0.05)
+def test_verdicts_on_shares(share: Estimate, conditions: Conditions, verdict: str, message_id: str | None) -> None:
+    judged = judge_share(LayerLoad(share, "bypass"), 0.05, conditions)
     assert judged.verdict == verdict
     assert (judged.reason or "").endswith(f"[{message_id}]" if message_id else "")
 
 
 def test_the_share_of_the_split_needs_more_room_to_fail() -> None:
-    assert Circumstances().judged("rps_share", OVER, 0.05, exact=False).verdict == "undecided"
-    assert Circumstances().judged("rps_share", OVER * 2, 0.05, exact=False).verdict == "fail"
-
-
-@pytest.mark.parametrize(
-    ("p99_ms", "circumstances", "verdict"),
-    [
-        (Estimate(15.0, 14.0, 19.0), Circumstances(), "pass"),
-        (Estimate(25.0, 23.0, 27.0), Circumstances(), "fail"),
-        (Estimate(25.0, 23.0, math.inf), Circumstances(), "undecided"),
-        (Estimate(25.0, 23.0, 27.0), Circumstances(shared_core=True), "undecided"),
-        (Estimate(15.0, 14.0, 19.0), Circumstances(shared_core=True), "pass"),
-        (Estimate(25.0, 23.0, 27.0), Circumstances(limited=True), "undecided"),
-        (Estimate(15.0, 14.0, 19.0), Circumstances(limited=True), "pass"),
-        (Estimate(21.0, 20.5, 22.0), Circumstances(), "undecided"),
-    ],
-)
-def test_verdicts_on_latencies(p99_ms: Estimate, circumstances: Circumstances, verdict: str) -> None:
-    assert circumstances.judged("p99_ms", p99_ms, 20.0).verdict == verdict
+    assert judge_share(LayerLoad(OVER, "split"), 0.05, Conditions()).verdict == "undecided"
+    assert judge_share(LayerLoad(OVER * 2, "split"), 0.05, Conditions()).verdict == "fail"
 
 
 def test_a_layer_without_a_share_is_undecided() -> None:
-    judged = _Outcome._judged(object(), LayerLoad(why="it takes a turn"), 0.05)  # type: ignore[arg-type]
-    assert judged == Judged(0.05, "undecided", "there is no share for it: it takes a turn [not-bypassed]")
+    judged = judge_share(LayerLoad(why="it answers"), 0.05, Conditions())
+    assert judged == Judged(0.05, "undecided", "there is no share for it: it answers [not-bypassed]")
+
+
+@pytest.mark.parametrize(
+    ("p99_ms", "conditions", "verdict"),
+    [
+        (Estimate(15.0, 14.0, 19.0), Conditions(), "pass"),
+        (Estimate(25.0, 23.0, 27.0), Conditions(), "fail"),
+        (Estimate(25.0, 23.0, math.inf), Conditions(), "undecided"),
+        (Estimate(25.0, 23.0, 27.0), Conditions(shared_core=True), "undecided"),
+        (Estimate(15.0, 14.0, 19.0), Conditions(shared_core=True), "pass"),
+        (Estimate(25.0, 23.0, 27.0), Conditions(limited=True), "undecided"),
+        (Estimate(15.0, 14.0, 19.0), Conditions(limited=True), "pass"),
+        (Estimate(21.0, 20.5, 22.0), Conditions(), "undecided"),
+    ],
+)
+def test_verdicts_on_latencies(p99_ms: Estimate, conditions: Conditions, verdict: str) -> None:
+    assert judge_p99(p99_ms, 20.0, conditions).verdict == verdict
 
 
 def test_a_kept_share_seldom_fails_whatever_the_noise() -> None:
     rng, failed = random.Random(4), 0
     for _ in range(300):
-        share = share_of(Bursts(rounds(rng, 12)).pairs(LAYER), 0.01)
-        failed += Circumstances().judged("rps_share", share, 0.2).verdict == "fail"
+        layer_load = LayerLoad(share_of(Bursts(rounds(rng, 12)).pairs(LAYER), 0.01), "bypass")
+        failed += judge_share(layer_load, 0.2, Conditions()).verdict == "fail"
     assert failed == 0

@@ -15,10 +15,11 @@ from statistics import fmean, median
 from ..errors import tagged
 from ..model.estimate import Estimate, Microseconds
 from ..model.judged import Judged
+from ..model.load import LayerLoad
 from ..model.quantities import RPS_SHARE
 from ..model.stack import RowIndex
+from . import judge
 from .estimates import ALPHA
-from .judge import Conditions, judge
 from .paired import FEWEST_PAIRS, paired, student
 from .savings import takes_another_way
 from .slowdown import STEADY
@@ -258,7 +259,7 @@ def collects(collecting: Estimate | None, own: Estimate | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
+class Conditions:
     """What can explain a figure that is over its budget, or make one too small.
 
     `slowdown` is at least 1. `noisy` means that there were too few quiet moments. `shared_core` means that the server
@@ -273,28 +274,20 @@ class Circumstances:
     crowded: str | None = None
     time: str = "--mw-budget-load-time"
 
-    def judged(self, quantity: str, figure: Estimate, bound: float, *, exact: bool = True) -> Judged:
-        """Judge a figure by its budget: a share from 0 to 1, or a latency in milliseconds.
-
-        A share that is not `exact` is that of the split, which under load can be too large; so it needs more room to
-        fail. Where the time of a request has a part of the load generator's, shares are too small and latencies too
-        long: then no share passes, and no latency fails.
-        """
+    @property
+    def of_figure(self) -> judge.Conditions:
+        """The conditions of every figure under load."""
         few = f"there were too few rounds of bursts for an interval; give it more time with {self.time}"
-        share = quantity == RPS_SHARE
-        conditions = Conditions(
+        return judge.Conditions(
             slowdown=self.slowdown,
-            room=None if exact else SPLIT_ROOM,
-            no_pass=self._clients_cost if share else None,
-            no_fail=self._excuse or (None if share else self._clients_cost),
+            no_fail=self.excuse,
             too_few=tagged(few, "too-few-requests"),
             holds=f"give it more time with {self.time}, or move the budget away from the figure",
             near="such figures can be off; raise the budget, or lower the cost",
         )
-        return judge(quantity, figure, bound, conditions)
 
     @property
-    def _excuse(self) -> str | None:
+    def excuse(self) -> str | None:
         """Why no excess counts, None if it does."""
         if self.crowded is not None:
             return self.crowded
@@ -307,7 +300,7 @@ class Circumstances:
         return None
 
     @property
-    def _clients_cost(self) -> str | None:
+    def clients_cost(self) -> str | None:
         """Why the load generator has a part in shares, which are too small, and in latencies, which are too long.
 
         None if it has none.
@@ -325,3 +318,26 @@ class Circumstances:
                 "generator-limit",
             )
         return None
+
+
+def judge_share(layer_load: LayerLoad, bound: float, conditions: Conditions) -> Judged:
+    """Judge the share of a layer by its budget, both from 0 to 1.
+
+    A share that is the layer's own time divided by that of a request can be too large, so it needs more room to fail.
+    Where the time of a request has a part of the load generator's, shares are too small, so none passes.
+    """
+    if layer_load.share is None:
+        reason = layer_load.why or "there were too few rounds of bursts"
+        return Judged(bound, "undecided", tagged(f"there is no share for it: {reason}", "not-bypassed"))
+    room = None if layer_load.method == "bypass" else SPLIT_ROOM
+    of_share = replace(conditions.of_figure, room=room, no_pass=conditions.clients_cost)
+    return judge.judge(RPS_SHARE, layer_load.share, bound, of_share)
+
+
+def judge_p99(p99_ms: Estimate, bound: float, conditions: Conditions) -> Judged:
+    """Judge a latency by its budget, both in milliseconds.
+
+    Where a latency has a part of the load generator's, latencies are too long, so none fails.
+    """
+    of_latency = replace(conditions.of_figure, no_fail=conditions.excuse or conditions.clients_cost)
+    return judge.judge("p99_ms", p99_ms, bound, of_latency)

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from ..analysis import load as analysis
-from ..analysis.load import Arm, Burst, Bursts, Circumstances, Round
+from ..analysis.load import Arm, Burst, Bursts, Conditions, Round
 from ..analysis.paired import FEWEST_PAIRS
 from ..asgi import server as in_process
 from ..asgi.stack import Stack
@@ -18,7 +18,6 @@ from ..config.settings import Settings, Under
 from ..errors import MeasurementError, MwBudgetError, ResponseError, described, tagged
 from ..interpreter.clocks import Clock, process_time_ns
 from ..model.estimate import Estimate, Microseconds, Nanoseconds
-from ..model.judged import Judged
 from ..model.load import LayerLoad, Load, Wait
 from ..model.quantities import RPS_SHARE, Quantity
 from ..model.remedies import MAX_TIME
@@ -365,7 +364,7 @@ class _Outcome:
             seconds=seconds,
             server=f"{self.driver.served.name} on {self.driver.caller.loop.name}",
             endpoint=self._endpoint_wait(),
-            judged=None if limit_ms is None else self.conditions.judged("p99_ms", p99_ms, limit_ms),
+            judged=None if limit_ms is None else analysis.judge_p99(p99_ms, limit_ms, self.conditions),
             slowdown=self.conditions.slowdown,
         )
         load = replace(load, notes=tuple(self._notes(load)))
@@ -373,13 +372,13 @@ class _Outcome:
         return replace(self.before, layers=layers, load=load).with_verdict()
 
     @property
-    def conditions(self) -> Circumstances:
+    def conditions(self) -> Conditions:
         """What can explain an excess."""
         slowdown = self.bursts.slowdown(self.environment.machine.best_ns)
         more_time = self.settings.more_time
         time = "--mw-budget-load-time" if more_time == MAX_TIME else more_time.name
         crowded = self.environment.turn.crowded
-        return Circumstances(slowdown, self.bursts.noisy, self.on.alone, self.bursts.limited, crowded, time)
+        return Conditions(slowdown, self.bursts.noisy, self.on.alone, self.bursts.limited, crowded, time)
 
     def _layer(self, report: ResultRow, load: Load, bounds: Mapping[Quantity, float], alpha: float) -> ResultRow:
         index = report.layer.index
@@ -407,7 +406,9 @@ class _Outcome:
                     layer_load, share=share, method="split", why=why or "there was too little time for it"
                 )
         if RPS_SHARE in bounds:
-            layer_load = replace(layer_load, judged=self._judged(layer_load, bounds[RPS_SHARE]))
+            layer_load = replace(
+                layer_load, judged=analysis.judge_share(layer_load, bounds[RPS_SHARE], self.conditions)
+            )
         return replace(report, load=layer_load)
 
     def _other_way(self, report: ResultRow, added: Estimate | None, collected: Estimate | None) -> str | None:
@@ -421,13 +422,6 @@ class _Outcome:
         if queues or not analysis.does_something_else(added, collected, own):
             return None
         return f"the app takes another way without it: {added.estimate:.0f} µs less under load, not {own.estimate:.0f}"
-
-    def _judged(self, layer_load: LayerLoad, bound: float) -> Judged:
-        if layer_load.share is None:
-            reason = layer_load.why or "there were too few rounds of bursts"
-            return Judged(bound, "undecided", tagged(f"there is no share for it: {reason}", "not-bypassed"))
-        exact = layer_load.method == "bypass"
-        return self.conditions.judged(RPS_SHARE, layer_load.share, bound, exact=exact)
 
     def _entry_of(self, report: ResultRow) -> tuple[EntryIndex | None, int]:
         """Return the entry of a layer, and how often a request is suspended in it."""

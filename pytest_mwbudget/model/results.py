@@ -216,11 +216,6 @@ class ResultRow:
         return self.kind in ("part", "dependency")
 
     @property
-    def report(self) -> ResultRow | None:
-        """The row itself if it is a layer or a part."""
-        return None if self.is_frame else self
-
-    @property
     def key(self) -> str:
         """The name, for a part after that of the endpoint: no two rows of a result have the same key."""
         return f"{ENDPOINT} {self.name}" if self.is_part else self.name
