@@ -21,6 +21,7 @@ from .errors import tagged
 from .interpreter.foreign_tools import ForeignTools
 from .model.endpoint import EndpointReport
 from .model.quantities import COUNTED
+from .model.remedies import BudgetPlace
 from .model.results import FRAMES, Counts, Frame, Judged, RequestLine, Result, ResultRow
 from .model.stack import ENDPOINT, OUTERMOST, OUTSIDE, Owner, RowIndex, owner_of, parts_of
 from .model.trend import Trend
@@ -129,7 +130,7 @@ class Findings:
         counts = (judged for row in rows if row.layer.entered for q, judged in row.judged.items() if q in COUNTED)
         return any(judged.verdict != "pass" for judged in counts)
 
-    def result(self, line: RequestLine, status: int, loop: str) -> Result:
+    def result(self, line: RequestLine, status: int, loop: str, place: BudgetPlace) -> Result:
         """Return the finished record."""
         layers = tuple(map(self._layer, self.layers))
         timed = self.timed
@@ -137,6 +138,7 @@ class Findings:
             request=line,
             status=status,
             loop=loop,
+            place=place,
             layers=layers,
             frames=self._frames(),
             counted=self.counted.requests,

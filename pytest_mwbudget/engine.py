@@ -179,8 +179,7 @@ async def _measured(
             chosen = again
             run = await _prepared(caller, stack, chosen, environment, foreign_tools)
             findings = await run.findings(LEAST_SHARE)
-        result = findings.result(caller.template.line, caller.status, caller.loop.name)
-        result = replace(result, place=chosen.place)
+        result = findings.result(caller.template.line, caller.status, caller.loop.name, chosen.place)
         if chosen.limits is not None:
             result = chosen.limits.judged(result, environment.turn.crowded)
             if (why := findings.stack.changing) is not None:

@@ -52,10 +52,10 @@ class Look:
     @property
     def precise(self) -> bool:
         """Whether all layers need no narrower interval; the total if there are no layers."""
-        layers = [row for row in self.rows if not row.is_frame and row.us is not None]
+        layers = {row.name: row.us for row in self.rows if not row.is_frame and row.us is not None}
         if not layers:
             return is_narrow(self.estimates.whole)
-        return all(is_narrow(row.us, self.estimates.error_us(self.keys[row.name])) for row in layers if row.us)
+        return all(is_narrow(us, self.estimates.error_us(self.keys[name])) for name, us in layers.items())
 
     @property
     def kept(self) -> bool:
@@ -171,21 +171,22 @@ class _Judging:
 
     def _why_machine(self, entry: EntryIndex, row: ResultRow, quantity: Quantity, bound: float) -> str | None:
         """Return why the machine may have caused the slow requests of a row, None if it cannot have."""
-        above_us = fails_above(bound, self.estimates.slowdowns[entry])
-        counts = slow_requests(self.estimates, entry, quantity, above_us, above_us / (1 + BETWEEN_RUNS))
+        estimates = self.estimates
         waits = row.occupation is not None and row.occupation.wait_us > 0
-        if waits or entry in self.estimates.hopping or self.estimates.in_threads:
+        if waits or entry in estimates.hopping or estimates.in_threads:
             why = "it waits for threads or for something else, and the machine decides how long a wait takes"
-        elif counts.certain:
+            return tagged(why, "machine-tail")
+        above_us = fails_above(bound, estimates.slowdowns[entry])
+        counts = slow_requests(estimates, entry, quantity, above_us, above_us / (1 + BETWEEN_RUNS))
+        if counts.certain:
             return None
-        else:
-            why = (
-                f"{counts.slow} of {counts.requests} requests took more than {above_us:.4g} µs, and so did"
-                f" {counts.slowed} of {counts.pieces} pieces of fixed work that should take a little less: the machine"
-                " may have caused the slow requests; give the run more time with"
-                f" {self.time.name}, or run it again when the machine is less busy"
-            )
-        return tagged(why, "machine-tail")
+        return tagged(
+            f"{counts.slow} of {counts.requests} requests took more than {above_us:.4g} µs, and so did"
+            f" {counts.slowed} of {counts.pieces} pieces of fixed work that should take a little less: the machine may"
+            f" have caused the slow requests; give the run more time with {self.time.name}, or run it again when the"
+            " machine is less busy",
+            "machine-tail",
+        )
 
     def _growth_us(self, key: Key | None, row: ResultRow) -> Microseconds:
         """Return by how much a time that grows must stay below a budget that it keeps, 0 for other times."""
@@ -207,11 +208,10 @@ class _Judging:
             figure = "how long it holds the event loop" if source == "occupation" else "its time"
             few = f"there were too few requests to tell {figure}; give the run more time with {self.time.name}"
             return Judged(bound, "undecided", tagged(few, "too-few-requests"))
-        layers = ((layer, other) for layer, other in self.rows if layer.frame is None)
-        for layer, other in layers:
-            us = self._figure(layer, other, quantity) if other.name == row.layer.merged_with else None
-            if us is not None:
-                return _merged(row, bound, us.high + self._growth_us(layer.key, other))
+        for neighbour, other in self.rows:
+            us = self._figure(neighbour, other, quantity)
+            if us is not None and other.name == row.layer.merged_with and not other.is_frame:
+                return _merged(row, bound, us.high + self._growth_us(neighbour.key, other))
         return _merged(row, bound, None)
 
 
