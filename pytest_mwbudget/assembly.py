@@ -50,39 +50,27 @@ def trends(
         for bounded in layers
         if bounded.entry is not None and bounded.entry in stack.probeable and bounded.layer.entered
     }
-    return {
-        index: _trend(
-            owners, requests, charges, later, why_not or next(filter(None, map(too_low.get, owners)), None), len(rows)
+    grows = {}
+    for index, owners in rows.items():
+        own_ns = [float(sum(used.ns[owner] for owner in owners)) for used in requests.spent]
+        growth = slope(own_ns, requests.reference, ALPHA / len(rows))
+        alive = [sum((request.retained.get(owner, Counter()) for owner in owners), Counter()) for request in charges]
+        why_unknown = why_not or next(filter(None, map(too_low.get, owners)), None)
+        kinds = {} if why_unknown else lasting(alive)
+        why = {"us_per_1000": "there were too few requests from quiet moments"} if growth is None else {}
+        if why_unknown:
+            why["objects"] = why_unknown
+        grows[index] = Trend(
+            len(own_ns),
+            growth.ns_per_request if growth else None,  # a nanosecond per request is a microsecond per 1,000
+            growth is not None and growth.grows,
+            len(charges),
+            later,
+            None if why_unknown else sum(kinds.values()),
+            kinds,
+            why,
         )
-        for index, owners in rows.items()
-    }
-
-
-def _trend(
-    owners: Sequence[Owner],
-    requests: Served,
-    charges: Sequence[RequestCharges],
-    later: int,
-    why_not: str | None,
-    rows: int,
-) -> Trend:
-    own_ns = [float(sum(used.ns[owner] for owner in owners)) for used in requests.spent]
-    growth = slope(own_ns, requests.reference, ALPHA / rows)
-    alive = [sum((request.retained.get(owner, Counter()) for owner in owners), Counter()) for request in charges]
-    kinds = {} if why_not else lasting(alive)
-    why = {"us_per_1000": "there were too few requests from quiet moments"} if growth is None else {}
-    if why_not:
-        why["objects"] = why_not
-    return Trend(
-        len(own_ns),
-        growth.ns_per_request if growth else None,  # a nanosecond per request is a microsecond per 1,000
-        growth is not None and growth.grows,
-        len(charges),
-        later,
-        None if why_not else sum(kinds.values()),
-        kinds,
-        why,
-    )
+    return grows
 
 
 # ---- the record -------------------------------------------------------------------------------------------------

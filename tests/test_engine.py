@@ -824,30 +824,6 @@ def test_a_task_layer_is_the_same_for_every_method(method: str) -> None:
     assert measurement.verdict == "fail"
 
 
-@pytest.mark.parametrize(
-    ("needed_s", "advice"),
-    [
-        (59.2, "; --mw-budget-max-time=60 may be enough"),
-        (1756.0, "use a budget of counts (tasks, objects), or a budget of 1.3 times the figure (13 µs)"),
-        (None, "no run would decide: a budget of 1.3 times the figure leaves room"),
-    ],
-)
-def test_an_undecided_budget_is_told_what_somebody_can_do(
-    needed_s: float | None, advice: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def judge(quantity: str, us: Estimate, bound: float, conditions: Conditions) -> Judged:
-        return Judged(bound, "undecided", f"as the test says; {conditions.holds}")
-
-    monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "judge", judge)
-    monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "seconds_needed", lambda *args, **named: needed_s)
-    server = Server()
-    layers = [Middleware(Costly, clock=server.clock, before=10)]
-    measurement = server.measure(layers, budgets=Budgets(layers={"Costly": {"us": 7}}), max_time_s=0.3)
-    told = reason(measurement.layer("Costly"))
-    assert advice in told
-    assert "1756" not in told
-
-
 def test_without_an_interval_no_more_time_is_advised_than_somebody_waits() -> None:
     for endpoint_us, advice in (
         (500_000, "--mw-budget-max-time=51 may be enough"),

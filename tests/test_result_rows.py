@@ -135,6 +135,9 @@ def test_the_figure_of_a_count_is_the_typical_number_with_the_range_that_judges_
     assert row.figure("calls") is None
     assert row.figure("us") == about(50.0)
     assert layer("Auth", None).figure("us") is None
+    found = result(row)
+    assert found.figure("Auth", "objects") == row.figure("objects")
+    assert found.figure("Gone", "objects") is None
 
 
 # ---- comparisons -------------------------------------------------------------------------------------------------

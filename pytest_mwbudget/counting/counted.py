@@ -6,19 +6,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median_low
-from typing import Any
 
 from ..analysis.slowdown import Hops
 from ..analysis.ways import Ways
 from ..asgi.stack import Stack
 from ..errors import tagged
 from ..model.messages import FEWEST_MESSAGES
-from ..model.results import Counts, Frame
+from ..model.results import FRAMES, Counts, Frame
 from ..model.stack import (
-    ENDPOINT,
     HARNESS,
     OUTERMOST,
-    OUTSIDE,
     TOTAL,
     EntryIndex,
     Owner,
@@ -90,30 +87,27 @@ def counted(
     def parts(entry: EntryIndex) -> Iterator[Owner]:
         return map(owner_of, parts_of(stack.entries, entry))
 
-    rows: dict[Any, Counts] = {
+    rows: dict[RowIndex | Frame, Counts] = {
         layer.index: row(parts(entry))
         for entry, layer in stack.layers
         if entry is not None and entry in stack.probeable
     }
-    rows[OUTSIDE] = row([HARNESS, owner_of(OUTERMOST)] if stack.outside else [HARNESS])
+    rows["outside"] = row([HARNESS, owner_of(OUTERMOST)] if stack.outside else [HARNESS])
     if stack.endpoint is not None:
-        rows[ENDPOINT] = row({*parts(stack.endpoint), *map(owner_of, stack.part_entries)})
+        rows["endpoint"] = row({*parts(stack.endpoint), *map(owner_of, stack.part_entries)})
     outermost = row([owner_of(OUTERMOST)])
     total = row(map(Owner, range(len(stack.entries) + 1)))
     total = replace(total, received=outermost.received, sent=outermost.sent)
     notes = [*notes, *_of_rows(rows, stack)]
-    rows = with_own_types(rows)
-    frames: dict[Frame, Counts] = {"outside": rows.pop(OUTSIDE)}
-    if ENDPOINT in rows:
-        frames["endpoint"] = rows.pop(ENDPOINT)
-    frames["total"] = total
-    sent = {entry: median_low([request.sent[owner_of(entry)] for request in charges]) for entry in stack.probeable}
-    received = {
-        entry: median_low([request.received[owner_of(entry)] for request in charges]) for entry in stack.probeable
-    }
+    rows = {**with_own_types(rows), "total": total}
+    layers = {index: counts for index, counts in rows.items() if isinstance(index, int)}
+    frames = {frame: counts for frame, counts in rows.items() if isinstance(frame, str)}
+    owners = {entry: owner_of(entry) for entry in stack.probeable}
+    sent = {entry: median_low([request.sent[owner] for request in charges]) for entry, owner in owners.items()}
+    received = {entry: median_low([request.received[owner] for request in charges]) for entry, owner in owners.items()}
     received = {entry: count for entry, count in received.items() if count >= FEWEST_MESSAGES}
     inside = {layer.index: row(parts(entry)) for entry, layer in stack.parts} if opened else {}
-    return Counted(rows, frames, len(charges), why_not, sent, notes, received, with_own_types(inside), ways)
+    return Counted(layers, frames, len(charges), why_not, sent, notes, received, with_own_types(inside), ways)
 
 
 def counted_inside(stack: Stack, counts: Counted) -> Counted:
@@ -129,7 +123,7 @@ def counted_inside(stack: Stack, counts: Counted) -> Counted:
     )
 
 
-def _of_rows(all_counts: Mapping[Any, Counts], stack: Stack) -> Iterator[str]:
+def _of_rows(all_counts: Mapping[RowIndex | Frame, Counts], stack: Stack) -> Iterator[str]:
     """Say what could not be counted for single rows."""
     names = {layer.index: layer.name for _, layer in stack.layers}
     rows: dict[tuple[str, tuple[str, ...]], list[str]] = {}
@@ -138,7 +132,7 @@ def _of_rows(all_counts: Mapping[Any, Counts], stack: Stack) -> Iterator[str]:
         steady = {quantity: why for quantity, why in counts.why.items() if quantity not in counts.ranges}
         for why in dict.fromkeys(steady.values()):
             quantities = tuple(quantity for quantity in steady if steady[quantity] == why)
-            rows.setdefault((why, quantities), []).append(names.get(index, index))
+            rows.setdefault((why, quantities), []).append(FRAMES[index] if isinstance(index, str) else names[index])
     for (why, quantities), named in rows.items():
         of_rows = "all rows" if len(named) == len(all_counts) else " and ".join([*named, TOTAL])
         missing = f"{', '.join(quantities)} of {of_rows} are not counted: {why}."

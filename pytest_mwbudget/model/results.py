@@ -499,6 +499,10 @@ class Result:
             yield from self.endpoint.parts
         yield self.total
 
+    def figure(self, name: str, quantity: str) -> Estimate | None:
+        """Return the figure of a row by its name; None if it is not known, or there is no such row."""
+        return next((row.figure(quantity) for row in self.rows() if row.name == name), None)
+
     @property
     def verdicts(self) -> tuple[Verdict | None, ...]:
         """The verdicts on the budgets of each row and of the app under load, None for what has no budget."""
