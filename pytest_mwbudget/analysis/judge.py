@@ -49,6 +49,7 @@ class Conditions:
     time: str = MAX_TIME.name
 
 
+# On a quiet machine, of figures that need no detection limit.
 QUIET = Conditions()
 
 
