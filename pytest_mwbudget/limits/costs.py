@@ -32,6 +32,11 @@ class Cost:
         return cls(figure.estimate, figure.estimate, figure.low, figure.high, room)
 
     @property
+    def figure(self) -> Estimate:
+        """The figure that a limit is held against."""
+        return Estimate(self.typical, self.low, self.high)
+
+    @property
     def end(self) -> float:
         """The high end of a count, with room if it varies."""
         return self.high + self.room
