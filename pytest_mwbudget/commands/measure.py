@@ -19,10 +19,11 @@ from typing import IO, Any, TextIO
 
 from ..asgi import loops
 from ..asgi.app import NamedApp
+from ..asgi.calling import Hosting
 from ..asgi.request import build_request
 from ..config.checks import seconds
 from ..config.settings import Settings, merge
-from ..engine import Hosting, measure
+from ..engine import measure
 from ..errors import EndlessError, LifespanError, MwBudgetError, SettingError, StatusError, described, report_of
 from ..interpreter.clocks import perf_counter_ns
 from ..model.estimate import Seconds

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 from ..asgi import loops
 from ..asgi.app import ASGIApp
+from ..asgi.calling import Hosting
 from ..asgi.lifespan import lifespan
 from ..asgi.os_exit import exit_refused
 from ..config.settings import Settings
-from ..engine import Hosting
 from ..model.estimate import Seconds
 
 # A response that has begun must end within this time; else it is taken for an endless stream.

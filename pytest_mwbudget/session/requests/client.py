@@ -8,12 +8,13 @@ from typing import Any
 
 from ...asgi import loops
 from ...asgi.app import ASGIApp, NamedApp, checked_app
+from ...asgi.calling import Opening, http_of
 from ...asgi.request import build_request
 from ...asgi.websocket import build_connection
 from ...config.checks import check, status_code
 from ...config.checks import clients as number_of_clients
 from ...config.settings import CLIENTS, Settings, Under
-from ...engine import Opening, Publish, http_of, measure, send_once
+from ...engine import Publish, measure, send_once
 from ...errors import MeasurementError, tagged
 from ...model.quantities import RPS_SHARE
 from ...model.results import Measurement

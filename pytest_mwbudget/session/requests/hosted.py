@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ...asgi.app import checked_app
+from ...asgi.calling import Hosting
 from ...asgi.request import build_request
 from ...asgi.stack import Stack
 from ...config.budgets import unmatched, unmatched_parts, without, without_parts
 from ...config.settings import Settings
-from ...engine import Hosting, measure
+from ...engine import measure
 from ...errors import AppError, EndlessError, LifespanError, StatusError
 from ...model.remedies import BudgetPlace
 from ...model.results import Measurement
