@@ -289,11 +289,10 @@ def verdicts(effort: float) -> Reading:
         def _judge(self) -> Look:
             look = super()._judge()
             for row in look.rows:
-                said = [look.judgements[row.layer.index, quantity] for quantity in row.bounded.bounds]
-                if any(judgement.verdict == "undecided" for judgement in said):
-                    known.pop(row.layer.name, None)
+                if any(judged.verdict == "undecided" for judged in row.judged.values()):
+                    known.pop(row.name, None)
                 else:
-                    known.setdefault(row.layer.name, perf_counter() - begin)
+                    known.setdefault(row.name, perf_counter() - begin)
             return look
 
     budgets = Budgets(layers={name: {"us": BUDGET * us} for name, us in truth.items()})

@@ -348,8 +348,7 @@ def watching(looks: list[Look]) -> type[Timing]:
     class Watched(Timing):
         def _judge(self) -> verdicts.Look:
             look = super()._judge()
-            names = {row.layer.index: row.layer.name for row in look.rows}
-            said = {names[key[0]]: judgement.verdict for key, judgement in look.judgements.items() if key is not None}
+            said = {row.name: judged.verdict for row, _, judged in look.budgets}
             enough = look.precise or self.seconds >= self.schedule.precision_time_s
             looks.append(Look(self.seconds, enough and self.seconds >= self.patience_s, said))
             return look

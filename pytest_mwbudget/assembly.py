@@ -3,253 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median_low
-from typing import Any
 
-from .analysis import verdicts
+from .analysis.budgeted import Bounded
 from .analysis.estimates import ALPHA
 from .analysis.growth import lasting, slope
 from .analysis.remarks import on_parts
-from .analysis.rows import Bounded, Together
-from .analysis.slowdown import Hops
-from .analysis.verdicts import NOT_ENTERED
+from .analysis.verdicts import NOT_ENTERED, judge_count
 from .analysis.ways import Ways, new_layers, note_on, why_changing
 from .asgi.naming import display_name
 from .asgi.stack import Stack
-from .config import budgets
 from .config.budgets import Budgets
-from .counting.executed import Executed
-from .counting.rows import row_counts, with_own_types
+from .counting.counted import Counted
 from .counting.run import RequestCharges
-from .errors import LayerNameError, tagged
+from .errors import tagged
 from .interpreter.foreign_tools import ForeignTools
-from .model.endpoint import PARTS, EndpointReport
-from .model.messages import FEWEST_MESSAGES
-from .model.quantities import COUNTED, CountedQuantity, Quantity
-from .model.results import FRAMES, Counts, Frame, Judged, RequestLine, Result, ResultRow, Verdict, worst
-from .model.stack import (
-    ENDPOINT,
-    HARNESS,
-    OUTERMOST,
-    OUTSIDE,
-    TOTAL,
-    EntryIndex,
-    Layer,
-    Owner,
-    RowIndex,
-    first_part,
-    nearest_probed,
-    owner_of,
-    parts_of,
-)
+from .model.endpoint import EndpointReport
+from .model.quantities import COUNTED
+from .model.remedies import BudgetPlace
+from .model.results import FRAMES, Counts, Frame, Judged, RequestLine, Result, ResultRow
+from .model.stack import ENDPOINT, OUTERMOST, OUTSIDE, Owner, RowIndex, owner_of, parts_of
 from .model.trend import Trend
 from .timing.many_requests import Served
 from .timing.run import Timed
-
-# ---- budgets ----------------------------------------------------------------------------------------------------
-
-
-def bounded_layers(stack: Stack, all_budgets: Budgets) -> tuple[Bounded, ...]:
-    """Return every layer of the stack with the budgets that apply to it.
-
-    Default budgets apply to layers that the request enters, a budget by name also to others. Raises LayerNameError for
-    a budget that names no layer.
-    """
-    assigned = budgets.assign(all_budgets, [layer for _, layer in stack.layers])
-    alone = [
-        Bounded(
-            entry,
-            layer,
-            {
-                quantity: most
-                for quantity, most in assigned.get(layer.index, {}).items()
-                if layer.entered or budgets.named(all_budgets, layer, quantity)
-            },
-            by_name=frozenset(
-                quantity for quantity in assigned.get(layer.index, {}) if budgets.named(all_budgets, layer, quantity)
-            ),
-        )
-        for entry, layer in stack.layers
-    ]
-    return tuple(replace(bounded, together=_together(bounded, alone, stack)) for bounded in alone)
-
-
-def _together(bounded: Bounded, layers: Sequence[Bounded], stack: Stack) -> Together | None:
-    """Return the layers or the endpoint that a layer is measured with, None if there are none."""
-    name, handed_on = bounded.layer.name, stack.handed_on
-    if handed_on is not None and handed_on.to_layer == name:
-        # The endpoint has no budget, so there is no budget of all of it.
-        why = tagged(f"what is inside it is measured together with it: {handed_on.because}", "merged")
-        return Together(why, {})
-    others = [other for other in layers if other.layer.merged_with == name]
-    if not others:
-        return None
-    all_of_them = [each_layer.bounds for each_layer in (bounded, *others)]
-    shared = set.intersection(*map(set, all_of_them))
-    names = " and ".join(other.layer.name for other in others)
-    return Together(
-        tagged(f"{names} is measured together with it: {others[0].layer.merged_because}", "merged"),
-        {quantity: sum(bounds[quantity] for bounds in all_of_them) for quantity in shared},
-    )
-
-
-def bounded_parts(stack: Stack, all_budgets: Budgets) -> tuple[Bounded, ...]:
-    """Return every part of the endpoint with the budgets that apply to it.
-
-    A part with a budget that the request did not come to has no entry, and so has every part of a closed endpoint.
-    Raises LayerNameError for a budget that names no part of an opened endpoint.
-    """
-    layers = [layer for _, layer in stack.parts]
-    absent = [name for name in budgets.unmatched(all_budgets.of_parts, layers) if name in PARTS or not stack.parts]
-    layers += [
-        Layer(RowIndex(place), name, name, "part", entered=False) for place, name in enumerate(absent, len(layers))
-    ]
-    for name in budgets.unmatched(all_budgets.of_parts, layers):
-        raise LayerNameError(budgets.no_such_part(name, layers))
-    assigned = budgets.assign(all_budgets.of_parts, layers)
-    entry_of = {layer.index: entry for entry, layer in stack.parts}
-    return tuple(Bounded(entry_of.get(part.index), part, assigned.get(part.index, {})) for part in layers)
-
-
-# ---- counts -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """The counts of rows and of the rest of the stack, the messages that each entry sends, notes on the counting.
-
-    `requests` is the number of counted requests, and `why_not` the reason for each quantity that no row has. `received`
-    are the messages that each entry receives, without entries that receive few. `parts` are the rows of the endpoint's
-    parts, empty if it was not opened. `ways` are those of all counted requests.
-    """
-
-    layers: Mapping[RowIndex, Counts]
-    frames: Mapping[Frame, Counts]
-    requests: int
-    why_not: Mapping[str, str]
-    sent: Mapping[EntryIndex, int]
-    notes: Sequence[str]
-    received: Mapping[EntryIndex, int]
-    parts: Mapping[RowIndex, Counts] = field(default_factory=dict)
-    ways: Ways = field(default_factory=lambda: Ways({}))
-
-    @property
-    def suspending(self) -> bool:
-        """Whether a task is suspended in a request."""
-        return any(counts.suspensions.count for counts in (*self._inside, self.frames["outside"]))
-
-    @property
-    def streamed(self) -> bool:
-        """Whether enough messages for a cost per message pass a layer."""
-        return any(max(counts.sent.count, counts.received.count) >= FEWEST_MESSAGES for counts in self._inside)
-
-    @property
-    def _inside(self) -> list[Counts]:
-        return [*self.layers.values(), *(counts for frame, counts in self.frames.items() if frame == "endpoint")]
-
-
-def counted(
-    stack: Stack,
-    charges: list[RequestCharges],
-    why_not: Mapping[str, str],
-    too_low: Mapping[Owner, str],
-    executed: Executed,
-    notes: Sequence[str],
-    *,
-    opened: bool = False,
-) -> Counted:
-    """Return the typical counts of a request of the traced way, `opened` also those of the parts of the endpoint.
-
-    `why_not` says by quantity why something cannot be counted, `too_low` by owner why it was charged too little.
-    """
-    ways = stack.ways()
-    charges = [request for request in charges if ways.add(request.entered)] or charges
-
-    def row(owners: Iterable[Owner]) -> Counts:
-        return row_counts(charges, owners, why_not, too_low, executed)
-
-    def parts(entry: EntryIndex) -> Iterator[Owner]:
-        return map(owner_of, parts_of(stack.entries, entry))
-
-    rows: dict[Any, Counts] = {
-        layer.index: row(parts(entry))
-        for entry, layer in stack.layers
-        if entry is not None and entry in stack.probeable
-    }
-    rows[OUTSIDE] = row([HARNESS, owner_of(OUTERMOST)] if stack.outside else [HARNESS])
-    if stack.endpoint is not None:
-        rows[ENDPOINT] = row({*parts(stack.endpoint), *map(owner_of, stack.part_entries)})
-    outermost = row([owner_of(OUTERMOST)])
-    total = row(map(Owner, range(len(stack.entries) + 1)))
-    total = replace(total, received=outermost.received, sent=outermost.sent)
-    notes = [*notes, *_of_rows(rows, stack)]
-    rows = with_own_types(rows)
-    frames: dict[Frame, Counts] = {"outside": rows.pop(OUTSIDE)}
-    if ENDPOINT in rows:
-        frames["endpoint"] = rows.pop(ENDPOINT)
-    frames["total"] = total
-    sent = {entry: median_low([request.sent[owner_of(entry)] for request in charges]) for entry in stack.probeable}
-    received = {
-        entry: median_low([request.received[owner_of(entry)] for request in charges]) for entry in stack.probeable
-    }
-    received = {entry: count for entry, count in received.items() if count >= FEWEST_MESSAGES}
-    inside = {layer.index: row(parts(entry)) for entry, layer in stack.parts} if opened else {}
-    return Counted(rows, frames, len(charges), why_not, sent, notes, received, with_own_types(inside), ways)
-
-
-def counted_inside(stack: Stack, counts: Counted) -> Counted:
-    """Return the counts of the endpoint's parts, as those of the layers of `Stack.inside`.
-
-    What the endpoint sends is sent by the part that sends the response, past the parts round it.
-    """
-    assert stack.endpoint is not None
-    sent = counts.sent.get(stack.endpoint, 0)
-    through = (index for index in stack.part_entries if stack.entries[index].same_send)
-    return replace(
-        counts, layers=counts.parts, sent={stack.endpoint: sent, **dict.fromkeys(through, sent)}, received={}
-    )
-
-
-def _of_rows(all_counts: Mapping[Any, Counts], stack: Stack) -> Iterator[str]:
-    """Say what could not be counted for single rows."""
-    names = {layer.index: layer.name for _, layer in stack.layers}
-    rows: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for index, counts in all_counts.items():
-        # Common beside threads and timers: budgets, HTML and JSON say it.
-        steady = {quantity: why for quantity, why in counts.why.items() if quantity not in counts.ranges}
-        for why in dict.fromkeys(steady.values()):
-            quantities = tuple(quantity for quantity in steady if steady[quantity] == why)
-            rows.setdefault((why, quantities), []).append(names.get(index, index))
-    for (why, quantities), named in rows.items():
-        of_rows = "all rows" if len(named) == len(all_counts) else " and ".join([*named, TOTAL])
-        missing = f"{', '.join(quantities)} of {of_rows} are not counted: {why}."
-        yield tagged(missing, "uncountable")
-
-
-def hops(stack: Stack, counts: Counted) -> Hops:
-    """Return how often the request is handed to another thread, and back.
-
-    That is as often as an entry hands a function to a thread, or calls an entry in another thread.
-    """
-    crossings: Counter[EntryIndex | None] = Counter()
-    for entry in stack.entries:
-        for parent in entry.parents:
-            if entry.elsewhere != (parent is not None and stack.entries[parent].elsewhere):
-                outer = nearest_probed(stack.entries, parent, stack.probeable)
-                crossings[None if outer is None else first_part(stack.entries, outer)] += 1
-    rows = {
-        entry: counts.layers[layer.index].threads.count
-        for entry, layer in stack.layers
-        if layer.index in counts.layers and entry is not None
-    }
-    if stack.endpoint is not None and "endpoint" in counts.frames:
-        rows[stack.endpoint] = counts.frames["endpoint"].threads.count
-    rows = {entry: max(rows.get(entry, 0), crossings[entry]) for entry in stack.probeable}
-    whole = max(counts.frames["total"].threads.count, sum(crossings.values()))
-    return Hops({entry: count for entry, count in rows.items() if count}, whole)
-
 
 # ---- growth -----------------------------------------------------------------------------------------------------
 
@@ -273,39 +50,27 @@ def trends(
         for bounded in layers
         if bounded.entry is not None and bounded.entry in stack.probeable and bounded.layer.entered
     }
-    return {
-        index: _trend(
-            owners, requests, charges, later, why_not or next(filter(None, map(too_low.get, owners)), None), len(rows)
+    grows = {}
+    for index, owners in rows.items():
+        own_ns = [float(sum(used.ns[owner] for owner in owners)) for used in requests.spent]
+        growth = slope(own_ns, requests.reference, ALPHA / len(rows))
+        alive = [sum((request.retained.get(owner, Counter()) for owner in owners), Counter()) for request in charges]
+        why_unknown = why_not or next(filter(None, map(too_low.get, owners)), None)
+        kinds = {} if why_unknown else lasting(alive)
+        why = {"us_per_1000": "there were too few requests from quiet moments"} if growth is None else {}
+        if why_unknown:
+            why["objects"] = why_unknown
+        grows[index] = Trend(
+            len(own_ns),
+            growth.ns_per_request if growth else None,  # a nanosecond per request is a microsecond per 1,000
+            growth is not None and growth.grows,
+            len(charges),
+            later,
+            None if why_unknown else sum(kinds.values()),
+            kinds,
+            why,
         )
-        for index, owners in rows.items()
-    }
-
-
-def _trend(
-    owners: Sequence[Owner],
-    requests: Served,
-    charges: Sequence[RequestCharges],
-    later: int,
-    why_not: str | None,
-    rows: int,
-) -> Trend:
-    own_ns = [float(sum(used.ns[owner] for owner in owners)) for used in requests.spent]
-    growth = slope(own_ns, requests.reference, ALPHA / rows)
-    alive = [sum((request.retained.get(owner, Counter()) for owner in owners), Counter()) for request in charges]
-    kinds = {} if why_not else lasting(alive)
-    why = {"us_per_1000": "there were too few requests from quiet moments"} if growth is None else {}
-    if why_not:
-        why["objects"] = why_not
-    return Trend(
-        len(own_ns),
-        growth.ns_per_request if growth else None,  # a nanosecond per request is a microsecond per 1,000
-        growth is not None and growth.grows,
-        len(charges),
-        later,
-        None if why_not else sum(kinds.values()),
-        kinds,
-        why,
-    )
+    return grows
 
 
 # ---- the record -------------------------------------------------------------------------------------------------
@@ -349,19 +114,20 @@ class Findings:
     @property
     def breaks_count(self) -> bool:
         """Whether a budget of a count is not certainly kept."""
-        rows = [self._counts_judged(bounded, self.counted.layers) for bounded in self.layers if bounded.layer.entered]
-        rows += [self._counts_judged(bounded, self.counted.parts) for bounded in self.parts if bounded.layer.entered]
-        return any(judged.verdict != "pass" for row in rows for judged in row.values())
+        rows = [*map(self._layer, self.layers), *map(self._part, self.parts)]
+        counts = (judged for row in rows if row.layer.entered for q, judged in row.judged.items() if q in COUNTED)
+        return any(judged.verdict != "pass" for judged in counts)
 
-    def result(self, line: RequestLine, status: int, loop: str) -> Result:
+    def result(self, line: RequestLine, status: int, loop: str, place: BudgetPlace) -> Result:
         """Return the finished record."""
-        reports = tuple(map(self._report, self.layers))
+        layers = tuple(map(self._layer, self.layers))
         timed = self.timed
-        result = Result(
+        return Result(
             request=line,
             status=status,
             loop=loop,
-            layers=reports,
+            place=place,
+            layers=layers,
             frames=self._frames(),
             counted=self.counted.requests,
             uncounted=self.counted.why_not,
@@ -373,8 +139,7 @@ class Findings:
             endpoint=self._endpoint(),
             notes=tuple(self._notes()),
             disturbed=self.foreign_tools.why_no_figures if self.foreign_tools.distorting else None,
-        )
-        return replace(result, verdict=worst(verdict for verdict in result.verdicts if verdict is not None))
+        ).with_verdict()
 
     def _frames(self) -> dict[Frame, ResultRow]:
         """Return the rows that are no layers, with their counts."""
@@ -402,54 +167,37 @@ class Findings:
             yield from on_parts(parts, endpoint.us)
 
     def _part(self, bounded: Bounded) -> ResultRow:
-        """Return the report of a part. A part that the request did not come to costs nothing."""
-        layer = bounded.layer
-        if bounded.entry is None:
-            closed = self.stack.closed or NOT_ENTERED
-            verdict: Verdict = "pass" if self.stack.parts else "undecided"
-            judged = Judged(0.0, verdict, None if self.stack.parts else closed)
-            return ResultRow(layer, judged={q: replace(judged, bound=most) for q, most in bounded.bounds.items()})
-        time = self.timed_parts.layers.get(layer.index) if self.timed_parts else None
-        time = time or ResultRow(layer, judged=self._untimed(bounded))
-        judgements = {**time.judged, **self._counts_judged(bounded, self.counted.parts)}
-        return replace(time, counts=self.counted.parts.get(layer.index), judged=judgements)
+        """Return a part of the endpoint with its verdicts. A part that the request did not come to costs nothing."""
+        if bounded.entry is not None:
+            return self._row(bounded, self.timed_parts, self.counted.parts)
+        if self.stack.parts:
+            return ResultRow(bounded.layer, judged={q: Judged(most, "pass") for q, most in bounded.bounds.items()})
+        return _undecided(bounded, self.stack.closed or NOT_ENTERED)
 
-    def _report(self, bounded: Bounded) -> ResultRow:
-        layer = bounded.layer
-        if not layer.entered:
-            return ResultRow(
-                layer, judged={q: Judged(most, "undecided", NOT_ENTERED) for q, most in bounded.bounds.items()}
-            )
-        time = self.timed.layers.get(layer.index) if self.timed else None
-        time = time or ResultRow(layer, judged=self._untimed(bounded))
-        judged = {**time.judged, **self._counts_judged(bounded, self.counted.layers)}
-        counts, trend = self.counted.layers.get(layer.index), self.trends.get(layer.index)
-        return replace(time, counts=counts, judged=judged, trend=trend)
+    def _layer(self, bounded: Bounded) -> ResultRow:
+        """Return a layer with its verdicts."""
+        if not bounded.layer.entered:
+            return _undecided(bounded, NOT_ENTERED)
+        row = self._row(bounded, self.timed, self.counted.layers)
+        return replace(row, trend=self.trends.get(bounded.layer.index))
 
-    def _counts_judged(self, bounded: Bounded, rows: Mapping[RowIndex, Counts]) -> dict[Quantity, Judged]:
-        return {q: self._count_judged(bounded, q, rows) for q in COUNTED if q in bounded.bounds}
-
-    def _count_judged(self, bounded: Bounded, quantity: CountedQuantity, rows: Mapping[RowIndex, Counts]) -> Judged:
-        bound = bounded.bounds[quantity]
-        # A profiler of the app hides layers.
-        if self.stack.displaced or self.stack.changing:
-            return Judged(bound, "undecided", self._why_disturbed)
-        own = rows.get(bounded.layer.index)
-        own_range = own.range_of(quantity) if own else None
-        why = self.counted.why_not.get(quantity) or (own.why.get(quantity) if own else None)
-        if why is not None and own_range is None:
-            reason = tagged(f"{quantity} cannot be counted here: {why}", "uncountable")
-            return Judged(bound, "undecided", self._why_disturbed if self.foreign_tools.distorting else reason)
-        others = (other.layer.index for other in self.layers if other.layer.name == bounded.layer.merged_with)
-        neighbour = next(map(rows.get, others), None)
-        both = neighbour.range_of(quantity) if neighbour else None
-        judgement = verdicts.judge_counted(bounded, quantity, own_range, both)
-        return Judged(bound, judgement.verdict, judgement.reason)
-
-    def _untimed(self, bounded: Bounded) -> dict[Quantity, Judged]:
-        """Return the verdicts on budgets of time without times: an active tool distorts them."""
-        times = {q: most for q, most in bounded.bounds.items() if q not in COUNTED}
-        return {q: Judged(most, "undecided", self._why_disturbed) for q, most in times.items()}
+    def _row(self, bounded: Bounded, timed: Timed | None, counts: Mapping[RowIndex, Counts]) -> ResultRow:
+        """Return a row with its time, its counts, and the verdicts on both."""
+        index, merged_with = bounded.layer.index, bounded.layer.merged_with
+        row = timed.layers.get(index) if timed else None
+        if row is None:  # an active tool distorts times
+            row = _undecided(bounded, self._why_disturbed)
+        row = replace(row, counts=counts.get(index))
+        neighbours = (other.layer for other in self.layers if other.layer.name == merged_with)
+        neighbour = next((ResultRow(layer, counts=counts.get(layer.index)) for layer in neighbours), None)
+        judged = {quantity: judged for quantity, judged in row.judged.items() if quantity not in COUNTED}
+        for quantity in (quantity for quantity in COUNTED if quantity in bounded.bounds):
+            if self.stack.displaced or self.stack.changing:  # a profiler of the app hides layers
+                judged[quantity] = Judged(bounded.bounds[quantity], "undecided", self._why_disturbed)
+            else:
+                why_none = self._why_disturbed if self.foreign_tools.distorting else None
+                judged[quantity] = judge_count(bounded, row, quantity, neighbour, self.counted.why_not, why_none)
+        return replace(row, judged=judged)
 
     def _untimed_frames(self) -> dict[Frame, ResultRow]:
         return {
@@ -504,3 +252,8 @@ class Findings:
             missing = "" if handed_on.complete else " Layers inside it may have no row."
             together = f"The endpoint is measured with {handed_on.to_layer}: {handed_on.because}.{missing}"
             yield tagged(together, "merged")
+
+
+def _undecided(bounded: Bounded, why: str) -> ResultRow:
+    """Return a row without figures, whose budgets nothing decides."""
+    return ResultRow(bounded.layer, judged={q: Judged(most, "undecided", why) for q, most in bounded.bounds.items()})

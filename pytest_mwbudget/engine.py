@@ -2,41 +2,48 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, MutableMapping
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from statistics import median
 from types import CodeType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from .analysis.rows import Bounded
+from .analysis.budgeted import Bounded, bounded_layers, bounded_parts
 from .analysis.ways import LEAST_SHARE, StackChangedError, Ways, why_mixed
 from .asgi import loops, server
 from .asgi.app import ASGIApp, Observer
+from .asgi.calling import (
+    Hosting,
+    Opening,
+    alone,
+    answering,
+    answers_of,
+    called_again,
+    first_call,
+    http_of,
+    running,
+    warm_up,
+)
 from .asgi.discovery import Identity, discover
-from .asgi.http_library import httpx
-from .asgi.lifespan import lifespan
 from .asgi.os_exit import exit_refused
-from .asgi.request import RequestTemplate, template_of
 from .asgi.stack import Stack
-from .asgi.websocket import BuiltConnection, Connection
-from .assembly import Counted, Findings, bounded_layers, bounded_parts, counted, counted_inside, hops, trends
+from .assembly import Findings, trends
 from .config.budgets import Budgets
 from .config.settings import Settings
 from .counting.backend import counting_backend
+from .counting.counted import Counted, counted, counted_inside, hops
 from .counting.executed import Executed, ExecutedRun
 from .counting.executed import Pace as ExecutedPace
 from .counting.run import CountingRun, RequestCharges
-from .errors import MeasurementError, MwBudgetError, RepetitionError, ResponseError, described, of_the_app, tagged
-from .interpreter.clocks import Clock
+from .errors import MeasurementError, RepetitionError, ResponseError
 from .interpreter.foreign_tools import ForeignTools, suspended
 from .interpreter.tracers import Hooks, threads_untraced
 from .limits.judging import with_undecided
-from .model.estimate import Nanoseconds, Seconds
+from .model.estimate import Nanoseconds
 from .model.quantities import COUNTED, PROCESS_WIDE
 from .model.results import Measurement, Profile, Result
 from .model.stack import EntryIndex
+from .profiling.adding import with_profile
 from .timing.many_requests import served
 from .timing.probes import Probes
 from .timing.run import Environment, Pace, Timed, Timing
@@ -51,37 +58,20 @@ Publish: TypeAlias = "Callable[[Profiled, Result], Profile]"
 # Returns the settings for the layers of a request, None if the request is not to be measured.
 Choose: TypeAlias = Callable[[Stack, Settings], Settings | None]
 
-# What opens a measurement: a request, or a WebSocket connection.
-Opening: TypeAlias = httpx.Request | BuiltConnection
-
 # A stack that has changed is traced again this often.
 MOST_RETRACINGS = 2
-
-# Held during a request.
-_busy = threading.Lock()
-
-
-@dataclass(frozen=True, slots=True)
-class Hosting:
-    """How an app that runs already is called.
-
-    `state` is that of its lifespan, None without one. A response that has begun must end within `response_s`.
-    """
-
-    state: MutableMapping[str, Any] | None
-    response_s: Seconds
 
 
 async def send_once(app: ASGIApp, request: Opening, settings: Settings) -> Measurement:
     """Make the request once, within the app's lifespan, without a measurement."""
-    with _alone():
-        async with _running(app, request, settings) as caller:
-            exchange = await _first_call(caller, settings)
+    with alone():
+        async with running(app, request, settings) as caller:
+            exchange = await first_call(caller, settings)
             return Measurement(
                 request=caller.template.line,
                 status=exchange.status,
                 response=exchange.response(http_of(request)),
-                answers=_answers(exchange),
+                answers=answers_of(exchange),
                 loop=caller.loop.name,
             )
 
@@ -102,10 +92,10 @@ async def measure(
     exceptions.
     """
     __tracebackhide__ = True
-    with _alone(), threads_untraced() as hooks:
-        async with _running(app, request, settings, hosting) as caller:
-            exchange = await _first_call(caller, settings, hosting)
-            response, answers = exchange.response(http_of(request)), _answers(exchange)
+    with alone(), threads_untraced() as hooks:
+        async with running(app, request, settings, hosting) as caller:
+            exchange = await first_call(caller, settings, hosting)
+            response, answers = exchange.response(http_of(request)), answers_of(exchange)
             del exchange  # a large body is not held twice
             with _undisturbed(caller, environment, hooks) as foreign_tools:
                 result = await _measured(caller, settings, environment, foreign_tools, publish, choose)
@@ -126,7 +116,7 @@ async def measure_again(
     """
     __tracebackhide__ = True
     with (
-        _alone(),
+        alone(),
         exit_refused(),
         threads_untraced() as hooks,
         _undisturbed(caller, environment, hooks) as foreign_tools,
@@ -189,14 +179,15 @@ async def _measured(
             chosen = again
             run = await _prepared(caller, stack, chosen, environment, foreign_tools)
             findings = await run.findings(LEAST_SHARE)
-        result = findings.result(caller.template.line, caller.status, caller.loop.name)
-        result = replace(result, place=chosen.place)
+        result = findings.result(caller.template.line, caller.status, caller.loop.name, chosen.place)
         if chosen.limits is not None:
             result = chosen.limits.judged(result, environment.turn.crowded)
             if (why := findings.stack.changing) is not None:
                 result = with_undecided(result, why)
         if publish is not None and findings.stack.changing is None and _profile_wanted(chosen, result):
-            result = await run.profiled(result, publish)
+            result = await with_profile(
+                result, publish, stack, caller, chosen, environment, foreign_tools, run.request_ns
+            )
         if chosen.load is not None:
             from .load.run import under_load
 
@@ -209,7 +200,7 @@ async def _traced(
 ) -> Stack:
     """Find the layers, which a profiler of the app may hide."""
     __tracebackhide__ = True
-    async with _called_again(caller, settings) as call:
+    async with called_again(caller, settings) as call:
         stack = await discover(call, thorough=thorough)
     hiding = "a profiler of the app"
     if stack.displaced and hiding not in foreign_tools.active:
@@ -230,87 +221,6 @@ def _profile_wanted(settings: Settings, result: Result) -> bool:
     return settings.flamegraph == "always" or (settings.flamegraph == "failing" and result.over)
 
 
-@contextmanager
-def _alone() -> Iterator[None]:
-    """Refuse a second request at a time. Each would distort the other's figures and undo the other's patches."""
-    if not _busy.acquire(blocking=False):
-        raise MeasurementError(
-            "mw_budget makes one request at a time, and another one is under way; await it before the next one is made,"
-            " and make all of them in one thread",
-            message_id="one-at-a-time",
-        )
-    try:
-        yield
-    finally:
-        _busy.release()
-
-
-@asynccontextmanager
-async def _running(
-    app: ASGIApp, request: Opening, settings: Settings, hosting: Hosting | None = None
-) -> AsyncIterator[server.Caller]:
-    """Start the app unless it runs already, and yield a caller of it."""
-    with exit_refused():
-        template: RequestTemplate
-        kind: type[server.Exchange]
-        if isinstance(request, BuiltConnection):
-            template, kind = request, Connection
-        else:
-            template, kind = await template_of(request), server.Exchange
-
-        def caller(state: MutableMapping[str, Any] | None) -> server.Caller:
-            return server.Caller(app, template, state, settings.expect_status, exchange=kind)
-
-        if hosting is not None:
-            yield caller(hosting.state)
-            return
-        if not settings.lifespan:
-            yield caller(None)
-            return
-        async with lifespan(app, settings.startup_timeout_s) as state:
-            yield caller(state)
-
-
-def http_of(request: Opening) -> httpx.Request:
-    """Return the request, of a connection the one that opens it."""
-    return request.request if isinstance(request, BuiltConnection) else request
-
-
-def _answers(exchange: server.Exchange) -> tuple[str | bytes, ...]:
-    return tuple(exchange.answers) if isinstance(exchange, Connection) else ()
-
-
-async def _first_call(caller: server.Caller, settings: Settings, hosting: Hosting | None = None) -> server.Exchange:
-    """Make the first request, which coverage and debuggers may watch.
-
-    Raises EndlessError for a response that has begun and does not end: early, if the app has more requests to answer.
-    """
-    __tracebackhide__ = True
-    line, limit_s = caller.template.line, settings.startup_timeout_s
-    response_s = hosting.response_s if hosting else limit_s
-    silent = (
-        f"{line}: the app did not begin a response within {limit_s:g} s; make what it waits for available, or"
-        f" {settings.slow_answer}"
-    )
-    endless = f"{line}: the response did not end within {response_s:g} s; an endless stream cannot be measured"
-    if caller.exchange is Connection:
-        silent = (
-            f"{line}: the app neither accepted nor closed the connection within {limit_s:g} s; make what it waits for"
-            f" available, or {settings.slow_answer}"
-        )
-        endless = (
-            f"{line}: the exchange did not end within {response_s:g} s; the client waits until each message has the"
-            f" answers that the exchange names, and the app must end when the client leaves; for an app that goes on"
-            f" sending, end the exchange with (None, 3): then the client leaves after three answers"
-        )
-    if not hosting:
-        endless += f"; if it is only slow, {settings.slow_answer}"
-    async with caller.limited(limit_s, silent, endless) as extend:
-        if hosting:
-            caller.began = lambda: extend(response_s)
-        return await caller()
-
-
 async def _executed(
     caller: server.Caller,
     stack: Stack,
@@ -325,7 +235,7 @@ async def _executed(
     schedule = environment.schedule
     run = ExecutedRun(stack, counting_backend(), caller.loop.library, delayed=settings.delayed)
     pace = ExecutedPace(schedule.agreeing_requests, schedule.executed_requests, schedule.executed_ns)
-    async with _called_again(caller, settings) as again:
+    async with called_again(caller, settings) as again:
 
         async def call(observer: Observer) -> None:
             await again(observer)
@@ -348,16 +258,19 @@ async def _prepared(
     schedule, timed = environment.schedule, settings.need_clock
     thorough = timed and (environment.precise or not settings.budgets.bound_time)
     warm, request_ns = False, 0.0
-    async with _called_again(caller, settings) as call:
+    async with called_again(caller, settings) as call:
         if not thorough:
-            request_ns = await _warm(call, environment.clock, schedule.brief_warm_calls, schedule.brief_warm_ns)
+            request_ns = await warm_up(call, environment.clock, schedule.brief_warm_calls, schedule.brief_warm_ns)
             # On a slow app a look takes as long as warming up, too long for a look that may be discarded.
             slow = request_ns * schedule.brief_warm_calls > schedule.brief_warm_ns
             thorough = timed and slow
         if thorough:
-            warm, request_ns = True, await _warm(call, environment.clock, schedule.warm_calls, schedule.warm_ns)
+            warm, request_ns = True, await warm_up(call, environment.clock, schedule.warm_calls, schedule.warm_ns)
     foreign_tools.check()
-    layers, parts = bounded_layers(stack, settings.budgets), bounded_parts(stack, settings.budgets)
+    handed_on = stack.handed_on
+    endpoint = None if handed_on is None else (handed_on.to_layer, handed_on.because)
+    layers = bounded_layers(stack.layers, settings.budgets, endpoint)
+    parts = bounded_parts(stack.parts, settings.budgets)
     return _Run(stack, layers, parts, caller, settings, environment, foreign_tools, executed, request_ns, warm, opened)
 
 
@@ -419,14 +332,12 @@ class _Run:
         executed, schedule = self.executed, self.environment.schedule
         stack = self.stack.opened if self.opened else self.stack
         run = CountingRun(stack, counting_backend(), self.caller.loop.library, delayed=self.settings.delayed)
-        limit_s = self.caller.limit_s or self.settings.startup_timeout_s
-        slow = "" if self.caller.limit_s else f"; {self.settings.slow_answer} if a request needs longer"
-        message = f"the app stopped answering while it was counted: a request did not end within {limit_s:g} s{slow}"
-        async with self.caller.limited(limit_s, message) as extend:
+        longer = f"; {self.settings.slow_answer} if a request needs longer"
+        async with answering(self.caller, self.settings, "while it was counted", longer=longer) as begin_time:
 
             async def call(observer: Observer | None = None) -> None:
                 await self.caller.settled(observer)
-                extend(limit_s)
+                begin_time()
 
             charges = await run.count(
                 call,
@@ -487,8 +398,8 @@ class _Run:
                 if kept is not None:
                     return await compared(timing, kept, findings.counted.layers)
                 looks = timing.looks
-            async with _called_again(self.caller, self.settings) as call:
-                request_ns = await _warm(call, environment.clock, schedule.warm_calls, schedule.warm_ns)
+            async with called_again(self.caller, self.settings) as call:
+                request_ns = await warm_up(call, environment.clock, schedule.warm_calls, schedule.warm_ns)
         timing = self._timing(findings.counted, environment, request_ns, looks)
         return await compared(timing, await timing.until_known(), findings.counted.layers)
 
@@ -522,21 +433,19 @@ class _Run:
         """Add what grows with the requests served: time in some thousand requests, objects in some hundred others."""
         __tracebackhide__ = True
         schedule, clock = self.environment.schedule, self.environment.clock
-        limit_s = self.caller.limit_s or self.settings.startup_timeout_s
-        message = f"the app stopped answering after many requests: a request did not end within {limit_s:g} s"
         counting = CountingRun(self.stack, counting_backend(), self.caller.loop.library)
         why_not = self.environment.uncounted.get("retained") or counting.why_not.get("retained")
         charges: list[RequestCharges] = []
-        async with self.caller.limited(limit_s, message) as extend:
+        async with answering(self.caller, self.settings, "after many requests") as begin_time:
 
             async def timed(observer: Observer | None) -> Nanoseconds:
                 return (await self.caller(observer)).elapsed_ns
 
             async def call(observer: Observer | None = None) -> None:
                 await self.caller.settled(observer)
-                extend(limit_s)
+                begin_time()
 
-            deadline = Deadline(clock() + schedule.trend_ns, clock, lambda: extend(limit_s))
+            deadline = Deadline(clock() + schedule.trend_ns, clock, begin_time)
             probes = Probes(self.stack, clock, suspending=findings.counted.suspending)
             requests = await served(probes, timed, schedule, deadline)
             if why_not is None:
@@ -550,43 +459,6 @@ class _Run:
         growth = trends(self.stack, self.layers, requests, charges, counting.further, why_not, counting.too_low)
         return replace(findings, trends=growth)
 
-    # ---- profiling ------------------------------------------------------------------------------------------------
-
-    async def profiled(self, result: Result, publish: Publish) -> Result:
-        """Add a profile to the result, or a note on why there is none."""
-        if self.foreign_tools.distorting:
-            return _without_profile(result, self.foreign_tools.why_no_figures)
-        try:
-            profiled = await self._profile(result)
-        except loops.OutOfTimeError:
-            limit_s = self.caller.limit_s or self.settings.startup_timeout_s
-            slow = "" if self.caller.limit_s else f"; {self.settings.slow_answer}"
-            why = f"under the profiler, which slows requests down, one did not end within {limit_s:g} s{slow}"
-            return _without_profile(result, why)
-        except Exception as raised:  # the app's or the profiler's
-            error = of_the_app(raised)
-            return _without_profile(result, f"under the profiler the app raised {described(error)}")
-        try:
-            return replace(result, profile=publish(profiled, result))
-        except (MwBudgetError, OSError, RecursionError) as error:
-            return _without_profile(result, str(error))
-
-    async def _profile(self, result: Result) -> Profiled:
-        from .profiling.sampling import profile
-
-        plain_us = result.total_us.estimate if result.total_us else self.request_ns / 1000
-        limit_s = self.caller.limit_s or self.settings.startup_timeout_s
-        async with self.caller.loop.limited(limit_s) as extend:
-            return await profile(
-                self.stack,
-                self.caller,
-                result,
-                plain_us,
-                self.environment.clock,
-                lambda: extend(limit_s),
-                self.environment.schedule,
-            )
-
 
 def _timed_bounds(rows: Iterable[Bounded]) -> list[Bounded]:
     """Return the rows that the request entered, with their budgets of time."""
@@ -595,44 +467,3 @@ def _timed_bounds(rows: Iterable[Bounded]) -> list[Bounded]:
         for bounded in rows
         if bounded.layer.entered
     ]
-
-
-def _without_profile(result: Result, why: str) -> Result:
-    note = tagged(f"There is no flamegraph: {why}", "no-flamegraph")
-    return replace(result, notes=(*result.notes, note))
-
-
-@asynccontextmanager
-async def _called_again(
-    caller: server.Caller, settings: Settings
-) -> AsyncIterator[Callable[..., Awaitable[server.Exchange]]]:
-    """Yield a function that makes a request, each within the time limit of one."""
-    __tracebackhide__ = True
-    limit_s = caller.limit_s or settings.startup_timeout_s
-    slow = "" if caller.limit_s else f", or {settings.slow_answer} if a request may need longer"
-    message = (
-        f"the app stopped answering when it was called again: a request did not end within {limit_s:g} s although"
-        " the first one did; a limit of requests at a time or in a while, a pool or a queue may be used up: lift it"
-        f" for this test{slow}"
-    )
-    async with caller.limited(limit_s, message) as extend:
-
-        async def call(*arguments: Any) -> server.Exchange:
-            exchange = await caller(*arguments)
-            extend(limit_s)
-            return exchange
-
-        yield call
-
-
-async def _warm(call: Callable[[], Awaitable[object]], clock: Clock, calls: int, limit_ns: int) -> float:
-    """Call until caches are full and bytecode is specialised. Returns the typical nanoseconds of a call."""
-    __tracebackhide__ = True
-    begin = last = clock()
-    taken: list[int] = []
-    while len(taken) < calls and last - begin < limit_ns:
-        await call()
-        now = clock()
-        taken.append(now - last)
-        last = now
-    return median(taken)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from pytest_mwbudget.analysis.verdicts import BETWEEN_RUNS
 from pytest_mwbudget.comparison.allowed import parsed
 from pytest_mwbudget.comparison.figures import figures_of
 from pytest_mwbudget.comparison.merging import merged
@@ -17,7 +16,7 @@ from pytest_mwbudget.comparison.two_runs import changes, compare
 from pytest_mwbudget.model.changes import Change
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.measured_run import MeasuredRun
-from pytest_mwbudget.model.quantities import COUNTED
+from pytest_mwbudget.model.quantities import BETWEEN_RUNS, COUNTED
 from pytest_mwbudget.model.results import (
     Books,
     Count,

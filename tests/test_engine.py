@@ -27,17 +27,18 @@ import pytest_mwbudget.timing.run
 import pytest_mwbudget.timing.sampler
 from pytest_mwbudget.analysis.estimates import Estimates, estimate, method_us
 from pytest_mwbudget.analysis.event_log import Spent, spent
+from pytest_mwbudget.analysis.judge import Conditions
 from pytest_mwbudget.analysis.samples import Samples
-from pytest_mwbudget.analysis.verdicts import Judgement
+from pytest_mwbudget.asgi.calling import Hosting
 from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.budgets import Bounds, Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.counting.backend import Backend, PythonCore
-from pytest_mwbudget.engine import Hosting, measure, measure_again, send_once
+from pytest_mwbudget.engine import measure, measure_again, send_once
 from pytest_mwbudget.errors import EndlessError, MeasurementError, RepetitionError, ResponseError
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.quantities import COUNTED, PROCESS_WIDE, CountedQuantity
-from pytest_mwbudget.model.results import LayerReport, Measurement, Occupation, Result, Verdict
+from pytest_mwbudget.model.results import Judged, LayerReport, Measurement, Occupation, Result, Verdict
 from pytest_mwbudget.timing.host_speed import Machine
 from pytest_mwbudget.timing.run import Environment, cpu_clock
 from pytest_mwbudget.timing.sampler import Sampler
@@ -428,8 +429,8 @@ def test_a_failure_is_believed_when_two_looks_in_a_row_say_so(
     server = Server(endpoint_us=10_000)
     later = iter(said)
 
-    def judge(*args: object, **named: object) -> Judgement:
-        return Judgement(next(later) if server.clock.now_ns > 3e9 else "undecided", "as the test says")
+    def judge(quantity: str, us: Estimate, bound: float, conditions: Conditions) -> Judged:
+        return Judged(bound, next(later) if server.clock.now_ns > 3e9 else "undecided", "as the test says")
 
     monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "judge", judge)
     layers = [Middleware(Costly, clock=server.clock, before=20)]
@@ -457,8 +458,8 @@ def test_only_the_look_at_which_the_time_is_over_has_the_chances_that_are_left(m
 def test_at_the_end_of_the_time_one_look_is_enough_for_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(endpoint_us=5000)
 
-    def judge(*args: object, **named: object) -> Judgement:
-        return Judgement("fail" if server.clock.now_ns >= 5e9 else "undecided")
+    def judge(quantity: str, us: Estimate, bound: float, conditions: Conditions) -> Judged:
+        return Judged(bound, "fail" if server.clock.now_ns >= 5e9 else "undecided")
 
     monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "judge", judge)
     layers = [Middleware(Costly, clock=server.clock, before=20)]
@@ -823,28 +824,6 @@ def test_a_task_layer_is_the_same_for_every_method(method: str) -> None:
     assert measurement.verdict == "fail"
 
 
-@pytest.mark.parametrize(
-    ("needed_s", "advice"),
-    [
-        (59.2, "; --mw-budget-max-time=60 may be enough"),
-        (1756.0, "use a budget of counts (tasks, objects), or a budget of 1.3 times the figure (13 µs)"),
-        (None, "no run would decide: a budget of 1.3 times the figure leaves room"),
-    ],
-)
-def test_an_undecided_budget_is_told_what_somebody_can_do(
-    needed_s: float | None, advice: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    undecided = Judgement("undecided", "as the test says", time_tells=True)
-    monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "judge", lambda *args, **named: undecided)
-    monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "seconds_needed", lambda *args, **named: needed_s)
-    server = Server()
-    layers = [Middleware(Costly, clock=server.clock, before=10)]
-    measurement = server.measure(layers, budgets=Budgets(layers={"Costly": {"us": 7}}), max_time_s=0.3)
-    told = reason(measurement.layer("Costly"))
-    assert advice in told
-    assert "1756" not in told
-
-
 def test_without_an_interval_no_more_time_is_advised_than_somebody_waits() -> None:
     for endpoint_us, advice in (
         (500_000, "--mw-budget-max-time=51 may be enough"),
@@ -1159,8 +1138,8 @@ OPEN: dict[str, tuple[Budgets, set[str]]] = {
 }
 
 
-def judged_as_told(us: Estimate, bound: float, **known: float) -> Judgement:
-    return Judgement("undecided", "as the test says") if bound == OPEN_US else Judgement("pass")
+def judged_as_told(quantity: str, us: Estimate, bound: float, conditions: Conditions) -> Judged:
+    return Judged(bound, "undecided", "as the test says") if bound == OPEN_US else Judged(bound, "pass")
 
 
 def requests_by_look(
@@ -1213,7 +1192,7 @@ def test_the_time_goes_into_what_an_open_verdict_hangs_on(name: str) -> None:
 
 
 def test_while_a_failure_is_fresh_all_rows_get_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "judge", lambda *args, **known: Judgement("fail"))
+    monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "judge", lambda *args: Judged(OPEN_US, "fail"))
     looks = requests_by_look(Budgets(layers={"SpendsInATask": {"us": OPEN_US}}), monkeypatch, schedule=PRECISE)
     assert len(looks) > 2
     assert most_grown(looks) == set()

@@ -30,10 +30,11 @@ from pytest_mwbudget.analysis.intervals import (
     sign_rank,
     spend,
 )
+from pytest_mwbudget.analysis.judge import Conditions, judge
 from pytest_mwbudget.analysis.samples import Series
 from pytest_mwbudget.analysis.slowdown import slowdown
-from pytest_mwbudget.analysis.verdicts import BETWEEN_RUNS, judge
 from pytest_mwbudget.model.estimate import Estimate, independent_sum
+from pytest_mwbudget.model.quantities import BETWEEN_RUNS
 from pytest_mwbudget.model.results import Verdict
 from pytest_mwbudget.timing.schedule import Schedule
 
@@ -382,7 +383,7 @@ def verdict_after(looks: tuple[int, ...], values: Iterator[float]) -> Verdict:
     for look, size in enumerate(looks, start=1):
         seen += [next(values) for _ in range(size - len(seen))]
         us = batched_interval(seen, spend(ALPHA, look, last=look == len(looks)))
-        verdict = judge(us, BOUND_US, limit_us=0.1, slowdown=1.0).verdict
+        verdict = judge("us", us, BOUND_US).verdict
         if verdict != "undecided":
             return verdict
     return verdict
@@ -401,7 +402,7 @@ def ever_fails(values: Iterator[float], share: int) -> bool:
     for look in range(1, looks + 1):
         seen += [next(values) for _ in range(more)]
         us = batched_interval(seen, spend(ALPHA, look, last=look == looks))
-        verdict = judge(us, BOUND_US, limit_us=0.1, slowdown=1.0).verdict
+        verdict = judge("us", us, BOUND_US).verdict
         if verdict == "fail":
             return True
         more = share * len(seen) // (1 if verdict == "undecided" else Schedule().unwanted_every)
@@ -467,7 +468,7 @@ def test_a_neighbour_that_rests_now_and_then_fails_nobody_and_takes_no_verdict()
         steady = taken.steady(quick_ns)
         us = batched_interval(steady.values, spend(ALPHA, 6))
         slowed = slowdown(steady.reference, quick_ns)
-        verdicts.append(judge(us, BUDGET_US, limit_us=0.1, slowdown=slowed).verdict)
+        verdicts.append(judge("us", us, BUDGET_US, Conditions(slowdown=slowed)).verdict)
     assert verdicts.count("fail") / len(verdicts) < ALPHA
     assert verdicts.count("pass") / len(verdicts) > 0.95
 
@@ -485,6 +486,6 @@ def test_long_bursts_of_a_busy_neighbour_fail_nobody() -> None:
             steady = taken.steady(quick_ns)
             us = batched_interval(steady.values, spend(ALPHA, look))
             slowed = slowdown(steady.reference, 1.0)  # 1.0 is the best speed
-            verdicts.append(judge(us, BOUND_US, limit_us=0.1, slowdown=slowed).verdict)
+            verdicts.append(judge("us", us, BOUND_US, Conditions(slowdown=slowed)).verdict)
         failed += "fail" in verdicts
     assert failed / (RUNS // 2) < ALPHA

@@ -22,7 +22,7 @@ from pytest_mwbudget.limits.updating import Measured, Rules, rounded_up, unused_
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.quantities import COUNTED, RECORDABLE, Quantity
 from pytest_mwbudget.model.request_keys import RequestKey
-from pytest_mwbudget.model.results import Count, Counts, Verdict
+from pytest_mwbudget.model.results import Counts, Verdict
 from pytest_mwbudget.model.saves import Saves
 
 from .canned import but
@@ -267,7 +267,7 @@ def test_a_row_without_a_limit_is_missing() -> None:
 
 
 def of_count(count: int | None, low: int, high: int) -> Cost:
-    return Cost.of_count(None if count is None else Count(count, low, high), (low, high))
+    return Cost.of(Estimate(low if count is None else count, low, high), counted=True)
 
 
 def test_processes_that_differ_leave_room_for_other_processes() -> None:
@@ -297,10 +297,10 @@ def test_a_count_without_a_typical_number_is_recorded_as_its_range() -> None:
 def test_only_a_certain_time_is_recorded() -> None:
     quiet = replace(RESULT, slowdown=1.0)
     assert "us" in costs(quiet, ["us"])["(total)"]
-    assert "us" not in costs(replace(RESULT, slowdown=1.2), ["us"])["(total)"]
+    assert "(total)" not in costs(replace(RESULT, slowdown=1.2), ["us"])
     assert quiet.books is not None
     wide = replace(quiet.books, total=Estimate(100, 60, 140))
-    assert "us" not in costs(but(quiet, books=wide), ["us"])["(total)"]
+    assert "(total)" not in costs(but(quiet, books=wide), ["us"])
 
 
 # ---- updating ----------------------------------------------------------------------------------------------------
@@ -334,7 +334,11 @@ def after(file: LimitsFile, cost: Mapping[Quantity, Cost], how: Rules, **ceiling
 
 
 def test_create_writes_counts_exactly_and_times_with_room() -> None:
-    cost: dict[Quantity, Cost] = {"us": Cost.of_time(Estimate(100, 98, 103)), "objects": exact(7), "tasks": exact(0)}
+    cost: dict[Quantity, Cost] = {
+        "us": Cost.of(Estimate(100, 98, 103), counted=False),
+        "objects": exact(7),
+        "tasks": exact(0),
+    }
     cost["objects"] = cost["objects"].with_another(exact(9))
     found = updated(LimitsFile(), HERE, measured(cost), (), {"starlette": "1"}, rules("create"))
     assert found.file == of(us=Limit(130), objects=Limit(11, 7), tasks=Limit(0))
@@ -368,7 +372,7 @@ def test_trim_lowers_counts_to_their_high_end(limit: Limit, cost: Cost, trimmed:
 
 @pytest.mark.parametrize(("most", "trimmed"), [(160, None), (161, 130), (100, None)])
 def test_trim_lowers_times_to_their_room(most: float, trimmed: float | None) -> None:
-    found = after(of(us=Limit(most)), {"us": Cost.of_time(Estimate(100, 98, 102))}, rules("trim"))
+    found = after(of(us=Limit(most)), {"us": Cost.of(Estimate(100, 98, 102), counted=False)}, rules("trim"))
     assert found["us"].most == (trimmed or most)
 
 
@@ -398,7 +402,7 @@ def test_fix_leaves_a_limit_that_is_not_broken() -> None:
 @pytest.mark.parametrize(("modes", "raised"), [(("create", "trim"), False), (("create", "trim", "fix"), True)])
 def test_a_limit_in_the_range_of_a_count_is_broken(modes: tuple[str, ...], raised: bool) -> None:
     """The typical request keeps it, and the next run may not."""
-    varies: dict[Quantity, Cost] = {"objects": Cost.of_count(Count(98, 96, 140), (96, 118))}
+    varies: dict[Quantity, Cost] = {"objects": of_count(98, 96, 118)}
     update = updated(of(objects=Limit(102)), HERE, measured(varies), (), {}, rules(*modes))
     assert update.file.limits[place(row="A", quantity="objects")] == (Limit(140, 96, "why") if raised else Limit(102))
     assert ([one.place.quantity for one in update.broken] == ["objects"]) is not raised
@@ -408,7 +412,7 @@ def test_a_limit_in_the_range_of_a_count_is_broken(modes: tuple[str, ...], raise
 
 
 def test_a_limit_at_its_ceiling_is_not_broken_by_a_range() -> None:
-    varies: dict[Quantity, Cost] = {"objects": Cost.of_count(Count(98, 96, 140), (96, 118))}
+    varies: dict[Quantity, Cost] = {"objects": of_count(98, 96, 118)}
     update = updated(of(objects=Limit(102)), HERE, measured(varies, objects=102), (), {}, rules("fix"))
     assert (update.changes, update.refused, update.broken) == ((), (), ())
 
@@ -432,10 +436,10 @@ def test_where_one_row_is_refused_no_other_of_its_request_is_raised() -> None:
 
 def test_a_broken_time_is_raised() -> None:
     how = rules("fix")
-    assert after(of(us=Limit(100)), {"us": Cost.of_time(Estimate(112, 110, 114))}, how)["us"] == Limit(
+    assert after(of(us=Limit(100)), {"us": Cost.of(Estimate(112, 110, 114), counted=False)}, how)["us"] == Limit(
         146, reason="why"
     )
-    assert after(of(us=Limit(100)), {"us": Cost.of_time(Estimate(106, 105, 107))}, how)["us"] == Limit(
+    assert after(of(us=Limit(100)), {"us": Cost.of(Estimate(106, 105, 107), counted=False)}, how)["us"] == Limit(
         100
     )  # no failure
 
@@ -500,7 +504,7 @@ def test_a_time_is_rounded_up_to_three_digits() -> None:
 numbers = st.integers(0, 60)
 counts = st.builds(lambda a, b, c: of_count(*(sorted((a, b, c))[i] for i in (1, 0, 2))), numbers, numbers, numbers)
 times = st.builds(
-    lambda us, share: Cost.of_time(Estimate(us, us * (1 - share), us * (1 + share))),
+    lambda us, share: Cost.of(Estimate(us, us * (1 - share), us * (1 + share)), counted=False),
     st.floats(0.1, 500),
     st.floats(0, 0.3),
 )

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_mwbudget.analysis.verdicts import judge, judge_count
+from pytest_mwbudget.analysis.judge import judge
 from pytest_mwbudget.config.budgets import Bounds, assign
 from pytest_mwbudget.config.checks import check
 from pytest_mwbudget.config.settings import merge
@@ -975,18 +975,8 @@ def suggested(text: str) -> dict[str, object]:
 
 def verdicts(report: LayerReport, bounds: Bounds) -> set[Verdict]:
     """Return the verdicts on the same figures under other budgets."""
-    found: set[Verdict] = set()
-    for quantity, most in bounds.items():
-        if quantity == "us" or quantity == "busy_us":
-            held = report.us if quantity == "us" or report.occupation is None else report.occupation.busy
-            assert held is not None
-            found.add(judge(held, most, limit_us=0.01, slowdown=1).verdict)
-        else:
-            assert report.counts is not None
-            count = report.counts.of(quantity)
-            assert count is not None
-            found.add(judge_count((count.low, count.high), most).verdict)
-    return found
+    figures = {quantity: report.figure(quantity) for quantity in bounds}
+    return {judge(quantity, held, bounds[quantity]).verdict for quantity, held in figures.items() if held is not None}
 
 
 TIMES: tuple[Quantity, ...] = ("us", "busy_us")

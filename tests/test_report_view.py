@@ -60,15 +60,14 @@ def test_the_rows_are_those_of_the_result_between_outside_and_total(found: Resul
     ends = [found.books and found.books.endpoint, found.ledger and found.ledger.endpoint]
     endpoint = any(end is not None for end in ends)
     frames = ["(outside)", *["(endpoint)"] * endpoint, "(total)"]
-    assert [one.name for one in shown.rows if not one.report] == frames
+    assert [one.name for one in shown.rows if one.is_frame] == frames
     assert (shown.rows[0].name, shown.total.name) == ("(outside)", "(total)")
 
 
 @each_result
 def test_a_row_has_each_figure_that_the_result_has_and_no_other(found: Result) -> None:
-    for one in view(found).layers:
-        report, known = one.report, {}
-        assert report is not None
+    for report in view(found).layers:
+        known = {}
         if report.us is not None and math.isfinite(report.us.half_width):
             known["us"] = (report.us.estimate, report.us.low, report.us.high)
         if report.saves is not None and report.saves.us is not None:
@@ -83,7 +82,7 @@ def test_a_row_has_each_figure_that_the_result_has_and_no_other(found: Result) -
             count = getattr(report.counts, key)
             if count is not None:
                 known[key] = (count.count, count.low, count.high)
-        assert {key: (figure.value, figure.low, figure.high) for key, figure in one.figures.items()} == known
+        assert {key: (figure.value, figure.low, figure.high) for key, figure in report.figures.items()} == known
 
 
 @each_result
@@ -189,8 +188,8 @@ def badness(report: LayerReport) -> tuple[bool, bool, float, float]:
 def test_the_first_layer_is_as_bad_as_any(found: Result) -> None:
     first = view(found).first
     assert first is not None
-    assert first.report is not None
-    assert badness(first.report) == max(map(badness, found.layers))
+    assert not first.is_frame
+    assert badness(first) == max(map(badness, found.layers))
 
 
 @settings(deadline=None, max_examples=50)  # Each example renders a page.
@@ -302,7 +301,7 @@ def test_a_layer_that_works_mostly_in_c_is_named(
     )
     report = replace(layer_row(counts=counts), us=us(400.0), occupation=spent)
     result = replace(timed(counted(report)), slowdown=slowdown)
-    (found,) = [row for row in view(result).rows if row.report]
+    (found,) = [row for row in view(result).rows if not row.is_frame]
     assert found.mostly_c(slowdown or 1.0) is mostly
     assert codec.measurement("t", result)["layers"][0]["mostly_c"] is mostly
     named = "Mostly C code, which bytecodes, calls and py_calls do not see: Auth ("

@@ -12,14 +12,14 @@ from pytest_mwbudget.comparison.figures import figures_of
 from pytest_mwbudget.comparison.history import history_run, over_time
 from pytest_mwbudget.comparison.surroundings import Comparable
 from pytest_mwbudget.comparison.two_runs import changes
-from pytest_mwbudget.limits.costs import figures
+from pytest_mwbudget.limits.costs import costs
 from pytest_mwbudget.model.changes import Change, Since
 from pytest_mwbudget.model.endpoint import EndpointReport
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.judged import Judged
 from pytest_mwbudget.model.load import LayerLoad, Load
 from pytest_mwbudget.model.messages import Messages, PerMessage
-from pytest_mwbudget.model.quantities import COMPARED
+from pytest_mwbudget.model.quantities import COMPARED, RECORDABLE
 from pytest_mwbudget.model.results import Count, LayerReport, Result
 from pytest_mwbudget.model.saves import Saves
 from pytest_mwbudget.model.stack import Layer
@@ -119,8 +119,25 @@ def test_a_row_has_every_figure_of_its_layer() -> None:
 
 def test_limits_are_of_layers_and_never_of_a_part_of_the_same_name() -> None:
     found = opened(part("Auth", 900.0))
-    assert figures(found).keys() == {"(outside)", "Auth", "(endpoint)", "(total)"}
-    assert figures(found)["Auth"]["us"] == about(50.0)
+    of_rows = costs(replace(found, slowdown=1.0), RECORDABLE)
+    assert of_rows.keys() == {"(outside)", "Auth", "(endpoint)", "(total)"}
+    assert of_rows["Auth"]["us"].typical == 50.0
+
+
+def test_the_figure_of_a_count_is_the_typical_number_with_the_range_that_judges_it() -> None:
+    varies = replace(
+        counts(), objects=Count(5, 3, 90), tasks=Count(2, 1, 2), ranges={"objects": (4, 9), "bytes": (7, 8)}
+    )
+    row = replace(layer("Auth"), counts=replace(varies, bytes=None, calls=None))
+    assert row.figure("objects") == Estimate(5, 4, 9)
+    assert row.figure("tasks") == Estimate(2, 1, 2)
+    assert row.figure("bytes") == Estimate(7, 7, 8)  # no number is typical
+    assert row.figure("calls") is None
+    assert row.figure("us") == about(50.0)
+    assert layer("Auth", None).figure("us") is None
+    found = result(row)
+    assert found.figure("Auth", "objects") == row.figure("objects")
+    assert found.figure("Gone", "objects") is None
 
 
 # ---- comparisons -------------------------------------------------------------------------------------------------

@@ -203,7 +203,7 @@ def test_a_layer_that_is_not_there_stands_where_it_is_asked_for(pytester: pytest
 def test_a_fault_of_the_package_keeps_its_frames(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     import pytest_mwbudget.engine
 
-    monkeypatch.setattr(pytest_mwbudget.engine, "_first_call", None)
+    monkeypatch.setattr(pytest_mwbudget.engine, "first_call", None)
     write(pytester, TESTS["a function"].replace("{path}", "/health"))
     result = run(pytester, "--tb=native")
     assert "engine.py" in result.stdout.str()

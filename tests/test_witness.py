@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_mwbudget.analysis.verdicts import BETWEEN_RUNS
 from pytest_mwbudget.analysis.witness import (
     OBJECT_US,
     OBJECTS_US,
@@ -22,7 +21,7 @@ from pytest_mwbudget.analysis.witness import (
 )
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.judged import Judged, Verdict
-from pytest_mwbudget.model.quantities import COUNTED, RPS_SHARE, TAILS, Quantity, budgeted
+from pytest_mwbudget.model.quantities import BETWEEN_RUNS, COUNTED, RPS_SHARE, TAILS, Quantity, budgeted
 from pytest_mwbudget.model.results import Count, Counts, LayerReport
 from pytest_mwbudget.model.stack import Layer, RowIndex
 

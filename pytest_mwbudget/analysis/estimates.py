@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import TypeAlias
 
 from ..model.estimate import ZERO, Estimate, Microseconds, independent_sum
 from ..model.messages import Messages
@@ -53,24 +54,8 @@ MOST_OF_A_STEP = 2
 FIGURES_BY_MESSAGE = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Slowdowns:
-    """How many times slower than at its best the machine ran in the requests behind each figure; at least 1.
-
-    `split` is by entry.
-    """
-
-    whole: float
-    outside: float
-    split: dict[EntryIndex, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Waits:
-    """How much longer than at the machine's best a figure may have waited for threads; by entry, without zeros."""
-
-    whole: Microseconds = 0.0
-    split: dict[EntryIndex, Microseconds] = field(default_factory=dict)
+# What a time is known by: the entry of a layer or of the endpoint, or the name of another row that is no layer.
+Key: TypeAlias = EntryIndex | Frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,43 +73,53 @@ class Estimates:
     - `whole`: the app without probes
     - `others`: what ran beside the request and was not started in it; it is in `whole` and in no row
     - `least_us`: the part of `detection_limit_us` that more time does not lower
+    - `slowdowns`: how many times slower than at its best the machine ran in the requests behind each time, at least 1
+    - `waits`: how much longer than at the machine's best a time may have waited for threads, without zeros
     - `best_ns`: the quickest known time of the reference workload, which the slowdowns are relative to
     - `in_threads`: whether a probed layer ran in another thread; then nothing tells how layers spend their time
     - `own_ns`: what `split` is the median of, in nanoseconds and with the cost of steppers
     - `alpha`: the chance that the interval of one row misses
     - `hopping`: the entries that hand work to threads
     - `machine_ns`: pieces of fixed work from quiet moments, in their order; empty if none were timed
-    - `growing`: the entries and frames whose time grows with the requests served; their intervals are its course
+    - `growing`: the times that grow with the requests served; their intervals are their course
     - `step`: the cost of a stepper at one suspension; `handing`: that of handing a message to or from a probe
     - `messages`: by entry, for layers that many messages pass; `message_limit_us`: the detection limit of a message
     """
 
     split: dict[EntryIndex, Estimate]
     holding: dict[EntryIndex, Estimate]
-    suspended: dict[EntryIndex, Microseconds]
+    suspended: Mapping[Key, Microseconds]
     cpu: dict[EntryIndex, Estimate] | None
     suspended_cpu: dict[EntryIndex, Estimate]
-    method_us: dict[EntryIndex, Microseconds]
-    shared_us: dict[EntryIndex, Microseconds]
+    method_us: Mapping[Key, Microseconds]
+    shared_us: Mapping[Key, Microseconds]
     outside: Estimate
     whole: Estimate
     others: Estimate
     detection_limit_us: Microseconds
     least_us: Microseconds
-    slowdowns: Slowdowns
+    slowdowns: Mapping[Key, float]
     best_ns: float
     probed: bool
     in_threads: bool
-    waits: Waits = field(default_factory=Waits)
+    waits: Mapping[Key, Microseconds] = field(default_factory=dict)
     own_ns: Mapping[EntryIndex, Sequence[float]] = field(default_factory=dict)
     alpha: float = ALPHA
     hopping: Collection[EntryIndex] = ()
     machine_ns: Sequence[float] = ()
-    growing: Collection[EntryIndex | Frame] = ()
+    growing: Collection[Key] = ()
     step: Estimate = ZERO
     handing: Estimate = ZERO
     messages: Mapping[EntryIndex, Messages] = field(default_factory=dict)
     message_limit_us: Microseconds = math.inf
+
+    def us_of(self, key: Key) -> Estimate | None:
+        """Return a time, None if it is not known."""
+        return self.split.get(key) if isinstance(key, int) else {"outside": self.outside, "total": self.whole}.get(key)
+
+    def error_us(self, key: Key) -> Microseconds:
+        """Return the part of the half width of a row's time that more requests do not narrow."""
+        return self.method_us.get(key, 0.0) + self.shared_us.get(key, 0.0)
 
     @property
     def bounded(self) -> bool:
@@ -199,23 +194,26 @@ def estimate(
     if mixed or whole_steady.values:
         step = wall.step(None if mixed else whole, independent_sum(*probes.values(), *probes_around))
     own_ns = {index: wall.own_ns(owners[index], probes[index]) for index in rows}
-    growing: set[EntryIndex | Frame] = {index for index in rows if wall.grow(own_ns[index])}
+    growing: set[Key] = {index for index in rows if wall.grow(own_ns[index])}
     if whole_grows:
         growing.add("total")
     split = {i: wall.told(own_ns[i], owners[i], probes[i], step, grows=i in growing) for i in rows}
-    suspended = {index: sum(map(wall.suspended, owners[index])) for index in rows}
-    method = {
+    suspended: dict[Key, Microseconds] = {index: sum(map(wall.suspended, owners[index])) for index in rows}
+    method: dict[Key, Microseconds] = {
         index: method_us(us.estimate, whole.estimate, suspends=wall.resumed(owners[index]) > 0)
         for index, us in split.items()
     }
     slow = slowdown(wall.split.reference, best_ns) if wall.split.spent else 1.0
     tasks = {first_part(entries, entry.parent) for entry in entries if entry.own_task and entry.parent is not None}
-    shared = {i: (SHARED_SHARE - SUSPENDING_SHARE) * abs(us.estimate) for i, us in split.items() if i in tasks}
+    shared: dict[Key, Microseconds] = {
+        i: (SHARED_SHARE - SUSPENDING_SHARE) * abs(us.estimate) for i, us in split.items() if i in tasks
+    }
     least_us = method_us(0.0, whole.estimate)
     outer_probes = sum(probes_around, ZERO)
     if wall.grow(wall.own_ns(around, outer_probes)):
         growing.add("outside")
     outer = wall.row(around, outer_probes, step, grows="outside" in growing)
+    method["outside"] = method_us(outer.estimate, whole.estimate, suspends=wall.resumed(around) > 0)
     met = interruptions.slowdown
     return Estimates(
         split=split,
@@ -231,15 +229,15 @@ def estimate(
         others=wall.others(step),
         detection_limit_us=detection_limit_of_nulls(wall.probes.readings, alpha) + least_us,
         least_us=least_us,
-        slowdowns=Slowdowns(
-            whole=slowdown(whole_steady.reference, best_ns) * met(whole.estimate),
-            outside=slow * met(outer.estimate),
-            split={index: slow * met(us.estimate) for index, us in split.items()},
-        ),
+        slowdowns={
+            "total": slowdown(whole_steady.reference, best_ns) * met(whole.estimate),
+            "outside": slow * met(outer.estimate),
+            **{index: slow * met(us.estimate) for index, us in split.items()},
+        },
         best_ns=best_ns,
         probed=bool(probed),
         in_threads=any(entries[index].elsewhere for index in probed),
-        waits=Waits() if hops is None else _waits(samples, hops, min(best_hop_ns, quick_hop_ns), owners),
+        waits={} if hops is None else _waits(samples, hops, min(best_hop_ns, quick_hop_ns), owners),
         own_ns=own_ns,
         alpha=alpha,
         hopping=frozenset(hops.rows) if hops else (),
@@ -250,19 +248,17 @@ def estimate(
     )
 
 
-def _waits(samples: Samples, hops: Hops, best_ns: float, rows: Collection[EntryIndex]) -> Waits:
-    """Return how much longer than at the machine's best the figures may have waited for threads.
+def _waits(samples: Samples, hops: Hops, best_ns: float, rows: Collection[EntryIndex]) -> dict[Key, Microseconds]:
+    """Return how much longer than at the machine's best the times may have waited for threads, without zeros.
 
     All hops count, also those before requests that are left out: while most hops wait, requests after a quick one may
     wait too. Slow hops are rare beside a row of few hops that is read after quick ones, so each waits like the typical
     hop. The whole request has many hops: there one of them may wait.
     """
     each_us = waited_ns(samples.split.hops, best_ns, 1) * US_PER_NS
-    split = {index: count * each_us for index, count in hops.rows.items() if index in rows}
-    return Waits(
-        waited_ns(samples.whole.hops, best_ns, hops.whole) * US_PER_NS,
-        {index: us for index, us in split.items() if us},
-    )
+    waits: dict[Key, Microseconds] = {index: count * each_us for index, count in hops.rows.items() if index in rows}
+    waits["total"] = waited_ns(samples.whole.hops, best_ns, hops.whole) * US_PER_NS
+    return {key: us for key, us in waits.items() if us}
 
 
 class Legs:

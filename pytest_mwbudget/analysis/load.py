@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -16,12 +16,13 @@ from ..errors import tagged
 from ..model.estimate import Estimate, Microseconds
 from ..model.judged import Judged
 from ..model.load import LayerLoad, Wait
+from ..model.quantities import RPS_SHARE
 from ..model.results import ResultRow
 from ..model.stack import EntryIndex
+from . import judge
 from .paired import FEWEST_PAIRS, paired
 from .savings import Arm
-from .slowdown import APPS_SLOWED, slowdown
-from .verdicts import BETWEEN_RUNS
+from .slowdown import slowdown
 
 # A moment is quiet if a fixed piece of work takes at most QUIET times as long as in the quickest tenth of the moments.
 QUIET, QUICK_SHARE = 1.15, 0.1
@@ -250,6 +251,18 @@ class Conditions:
     time: str = "--mw-budget-load-time"
 
     @property
+    def of_figure(self) -> judge.Conditions:
+        """The conditions of every figure under load."""
+        few = f"there were too few rounds of bursts for an interval; give it more time with {self.time}"
+        return judge.Conditions(
+            slowdown=self.slowdown,
+            no_fail=self.excuse,
+            too_few=tagged(few, "too-few-requests"),
+            holds=f"give it more time with {self.time}, or move the budget away from the figure",
+            near="such figures can be off; raise the budget, or lower the cost",
+        )
+
+    @property
     def excuse(self) -> str | None:
         """Why no excess counts, None if it does."""
         if self.crowded is not None:
@@ -292,8 +305,9 @@ def judge_share(layer_load: LayerLoad, bound: float, conditions: Conditions) -> 
     if layer_load.share is None:
         reason = layer_load.why or "there were too few rounds of bursts"
         return Judged(bound, "undecided", tagged(f"there is no share for it: {reason}", "not-bypassed"))
-    room, show = BETWEEN_RUNS if layer_load.method == "bypass" else SPLIT_ROOM, "{:.1%}".format
-    return _judged(layer_load.share, bound, conditions, show, room, no_pass=conditions.clients_cost)
+    room = None if layer_load.method == "bypass" else SPLIT_ROOM
+    of_share = replace(conditions.of_figure, room=room, no_pass=conditions.clients_cost)
+    return judge.judge(RPS_SHARE, layer_load.share, bound, of_share)
 
 
 def judge_p99(p99_ms: Estimate, bound: float, conditions: Conditions) -> Judged:
@@ -301,42 +315,5 @@ def judge_p99(p99_ms: Estimate, bound: float, conditions: Conditions) -> Judged:
 
     Where a latency has a part of the load generator's, latencies are too long, so none fails.
     """
-    show, no_fail = "{:.3g} ms".format, conditions.clients_cost
-    return _judged(p99_ms, bound, conditions, show, BETWEEN_RUNS, no_fail=no_fail)
-
-
-def _judged(
-    figure: Estimate,
-    bound: float,
-    conditions: Conditions,
-    show: Callable[[float], str],
-    room: float,
-    *,
-    no_pass: str | None = None,
-    no_fail: str | None = None,
-) -> Judged:
-    """Judge a figure. `no_pass` and `no_fail` say why a pass or a failure does not count, None if it does."""
-
-    def undecided(why: str, message_id: str) -> Judged:
-        return Judged(bound, "undecided", tagged(why, message_id))
-
-    if figure.high <= bound:
-        return Judged(bound, "pass") if no_pass is None else Judged(bound, "undecided", no_pass)
-    more_time = f"give it more time with {conditions.time}"
-    if not figure.bounded:
-        return undecided(f"there were too few rounds of bursts for an interval; {more_time}", "too-few-requests")
-    interval = f"the interval {show(figure.low)} to {show(figure.high)}"
-    if figure.low <= bound:
-        holds = f"{interval} holds the budget of {show(bound)}"
-        return undecided(f"{holds}; {more_time}, or move the budget away from the figure", "near-budget")
-    excuse = conditions.excuse or no_fail
-    if excuse is not None:
-        return Judged(bound, "undecided", excuse)
-    if figure.low > (1 + room) * conditions.slowdown**APPS_SLOWED * bound:
-        return Judged(bound, "fail")
-    if conditions.slowdown > 1:
-        slower = f"the machine ran {conditions.slowdown:.2f} times slower than at its best"
-        why = f"{slower}, which may explain the excess; run it again when the machine is less busy"
-        return undecided(why, "slow-machine")
-    near = f"{interval} begins above the budget of {show(bound)} by no more than the {room:.0%} that such figures"
-    return undecided(f"{near} can be off; raise the budget, or lower the cost", "near-budget")
+    of_latency = replace(conditions.of_figure, no_fail=conditions.excuse or conditions.clients_cost)
+    return judge.judge("p99_ms", p99_ms, bound, of_latency)

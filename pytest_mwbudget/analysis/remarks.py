@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..errors import tagged
 from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate, Microseconds, independent_sum
-from ..model.stack import ENDPOINT, OUTSIDE, TOTAL, EntryIndex
+from ..model.stack import ENDPOINT, OUTSIDE, TOTAL
 from .rows import row_with_time
 from .verdicts import Look
 
@@ -22,31 +22,21 @@ MOST_NAMED = 3
 WAITED_SHARE = 0.1
 
 
-def remarks(
-    look: Look,
-    endpoint: EntryIndex | None,
-    *,
-    stopped: bool,
-    framework: bool,
-    outside_told: bool,
-    mixed: bool = False,
-) -> Iterator[str]:
+def remarks(look: Look, *, stopped: bool, framework: bool, outside_told: bool, mixed: bool = False) -> Iterator[str]:
     """Write the notes on the figures of the last look.
 
-    `endpoint` is its entry, None if it has no row. `stopped` says that sampling stopped early, before the figures were
-    precise; `framework` that the app object works outside its layers, as those of frameworks with middlewares of their
-    own kind do; `outside_told` that another note says what `(outside)` is; `mixed` that the total is of other requests
-    than the rows.
+    `stopped` says that sampling stopped early, before the figures were precise; `framework` that the app object works
+    outside its layers, as those of frameworks with middlewares of their own kind do; `outside_told` that another note
+    says what `(outside)` is; `mixed` that the total is of other requests than the rows.
     """
-    figures = _figures(look, endpoint)
-    times = {name: us for name, (us, _) in figures.items()}
+    times = _times(look)
+    slow = {name: look.estimates.slowdowns[look.keys[name]] for name in times}
+    if slowest(look) > 1:
+        while_read = _while_read([name for name, slowdown in slow.items() if slowdown > 1], len(slow))
+        yield tagged(f"The machine ran {slowest(look):.2f} times slower than at its best{while_read}.", "slow-machine")
+    yield from _waiting(look, times)
     if mixed:
         del times[TOTAL]
-    slowdown = slowest(look, endpoint)
-    if slowdown > 1:
-        while_read = _while_read([name for name, (_, slowdown) in figures.items() if slowdown > 1], len(figures))
-        yield tagged(f"The machine ran {slowdown:.2f} times slower than at its best{while_read}.", "slow-machine")
-    yield from _waiting(look)
     if stopped:
         yield tagged(
             "Sampling stopped as soon as every budget was known to be kept. For precise figures run with -v, or"
@@ -54,13 +44,13 @@ def remarks(
             "stopped-early",
         )
     else:
-        growing = [name for name in times if name in _growing(look, endpoint)]
+        growing = [name for name in times if look.keys[name] in look.estimates.growing]
         yield from _wide({name: us for name, us in times.items() if name not in growing})
         yield from _grow({name: times[name] for name in growing})
     if not mixed:
         yield from _unexplained(times, look.estimates.others)
     yield from _beside(look.estimates.others, look.estimates.whole)
-    yield from _cold(look, endpoint)
+    yield from _cold(look)
     if not outside_told and _much_outside(look):
         own = "what the app object does before and after its middlewares, and " if framework else ""
         yield tagged(
@@ -68,13 +58,6 @@ def remarks(
             " budget but outside_us and total_us.",
             "outside",
         )
-
-
-def _growing(look: Look, endpoint: EntryIndex | None) -> set[str]:
-    """Return the names of the rows whose time grows with the requests served."""
-    frames = {OUTSIDE: "outside", TOTAL: "total", ENDPOINT: endpoint}
-    rows = {row.layer.name for row in look.rows if row.grows}
-    return rows | {name for name, key in frames.items() if key in look.estimates.growing}
 
 
 def on_parts(parts: Mapping[str, Estimate], endpoint: Estimate) -> Iterator[str]:
@@ -97,11 +80,10 @@ def _beyond(residue: Estimate, total: Estimate) -> bool:
     return abs(residue.estimate) > max(UNEXPLAINED_US, UNEXPLAINED_SHARE * total.estimate)
 
 
-def _waiting(look: Look) -> Iterator[str]:
+def _waiting(look: Look, times: Mapping[str, Estimate]) -> Iterator[str]:
     """Name the figures that may contain waits for threads which a quiet machine does not have."""
-    figures = {row.layer.name: (row.us, row.waited_us) for row in look.rows if row.us is not None}
-    figures[TOTAL] = (look.estimates.whole, look.estimates.waits.whole)
-    waited = {name: us for name, (figure, us) in figures.items() if us > max(0.0, WAITED_SHARE * figure.estimate)}
+    waits = {name: look.estimates.waits.get(look.keys[name], 0.0) for name in times if name != ENDPOINT}
+    waited = {name: us for name, us in waits.items() if us > max(0.0, WAITED_SHARE * times[name].estimate)}
     if waited:
         yield tagged(
             f"Hops to threads took longer than at the machine's best: up to {_duration(max(waited.values()))} of"
@@ -110,19 +92,17 @@ def _waiting(look: Look) -> Iterator[str]:
         )
 
 
-def slowest(look: Look, endpoint: EntryIndex | None) -> float:
-    """Return the largest slowdown of the machine, at least 1, among the figures that are shown."""
-    return max(slowdown for _, slowdown in _figures(look, endpoint).values())
+def slowest(look: Look) -> float:
+    """Return the largest slowdown of the machine, at least 1, among the times that are shown."""
+    return max(look.estimates.slowdowns[look.keys[name]] for name in _times(look))
 
 
-def _figures(look: Look, endpoint: EntryIndex | None) -> dict[str, tuple[Estimate, float]]:
-    """The times that are shown and the slowdowns of the machine, at least 1, by the name of the row; the total last."""
-    estimates, slow = look.estimates, look.estimates.slowdowns
-    figures = {OUTSIDE: (estimates.outside, slow.outside)} if estimates.probed else {}
-    figures |= {row.layer.name: (row.us, row.slowdown) for row in look.rows if row.us is not None}
-    if endpoint is not None and endpoint in estimates.split:
-        figures[ENDPOINT] = (estimates.split[endpoint], slow.split[endpoint])
-    return figures | {TOTAL: (estimates.whole, slow.whole)}
+def _times(look: Look) -> dict[str, Estimate]:
+    """The times that are shown by the name of the row; the total last."""
+    times = {row.name: row.us for row in look.rows if row.us is not None}
+    if not look.estimates.probed:
+        del times[OUTSIDE]
+    return times
 
 
 def _while_read(slow: Sequence[str], of: int) -> str:
@@ -188,10 +168,10 @@ def _beside(others: Estimate, total: Estimate) -> Iterator[str]:
         )
 
 
-def _cold(look: Look, endpoint: EntryIndex | None) -> Iterator[str]:
+def _cold(look: Look) -> Iterator[str]:
     """Note that the endpoint waits, which makes the rows above it larger."""
-    waited_us = 0.0 if endpoint is None else look.estimates.suspended.get(endpoint, 0.0)
-    if waited_us > COLD_WAIT_US and any(row.us is not None for row in look.rows):
+    waited_us = look.estimates.suspended.get(look.keys[ENDPOINT], 0.0) if ENDPOINT in look.keys else 0.0
+    if waited_us > COLD_WAIT_US and any(row.us is not None for row in look.rows if not row.is_frame):
         yield tagged(
             f"The endpoint waits, for {_duration(waited_us)}. Caches are cold when it goes on, so the same layer"
             " costs two to four times what it costs above an endpoint that answers at once. The rows are right for"

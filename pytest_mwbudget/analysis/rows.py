@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from ..model.estimate import Estimate, Microseconds
-from ..model.messages import Messages
-from ..model.quantities import TRAITS, Quantity
-from ..model.results import Judged, Occupation, ResultRow
-from ..model.stack import EntryIndex, Layer
+from ..model.quantities import TRAITS
+from ..model.results import Occupation, ResultRow
+from ..model.stack import EntryIndex
+from .budgeted import Bounded
 from .estimates import Estimates
 
 # An interval needs no more requests if its half width, less the known error of the method, is at most this.
@@ -20,102 +20,32 @@ WAIT_SHARE, WAIT_US = 0.25, 5.0
 BLOCKING_SHARE, BLOCKING_US = 0.25, 50.0
 
 
-@dataclass(frozen=True, slots=True)
-class Together:
-    """Layers or the endpoint measured with a layer, because no probe can stand between. `why` names them.
-
-    `bounds` are the sums of the budgets of all of them, of quantities for which each has a budget.
-    """
-
-    why: str
-    bounds: Mapping[Quantity, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Bounded:
-    """A layer that the request entered, with the budgets that apply to it; `entry` is its entry of the stack.
-
-    `by_name` are the quantities whose budget names the layer.
-    """
-
-    entry: EntryIndex | None
-    layer: Layer
-    bounds: Mapping[Quantity, float]
-    together: Together | None = None
-    by_name: frozenset[Quantity] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """The time of a layer after a look; `us` is None for a layer that was not timed by itself.
-
-    `method_us` is the part of the half width of `us` that more requests do not narrow. `occupation` is None if it is
-    unknown. `slowdown` is how many times slower than at its best the machine ran during these requests, and `waited_us`
-    how much longer than at its best the row may have waited for threads. `messages` is None where few messages pass.
-    `grows` says that the time grows with the requests served.
-    """
-
-    bounded: Bounded
-    us: Estimate | None = None
-    method_us: Microseconds = 0.0
-    occupation: Occupation | None = None
-    slowdown: float = 1.0
-    waited_us: Microseconds = 0.0
-    messages: Messages | None = None
-    grows: bool = False
-
-    @property
-    def entry(self) -> EntryIndex | None:
-        """The layer's entry of the stack."""
-        return self.bounded.entry
-
-    @property
-    def layer(self) -> Layer:
-        """The layer itself."""
-        return self.bounded.layer
-
-    def estimate_of(self, quantity: Quantity) -> Estimate | None:
-        """Return the typical time that a budget of a quantity is about; None for a percentile."""
-        source = TRAITS[quantity].source
-        if source == "split":
-            return self.us
-        if source == "messages":
-            return self.messages.us_per_message if self.messages else None
-        return self.occupation.busy if self.occupation and source == "occupation" else None
-
-    def report(self, judged: Mapping[Quantity, Judged]) -> ResultRow:
-        """Return what the user sees of this row, without counts. A time without an interval is not shown."""
-        if self.us is None or not self.us.bounded:
-            return ResultRow(self.layer, judged=judged)
-        messages = self.messages.bounded if self.messages else None
-        return ResultRow(self.layer, self.us, "split", self.occupation, judged=judged, messages=messages)
-
-
-def rows_of(layers: Sequence[Bounded], estimates: Estimates) -> tuple[Row, ...]:
-    """Return the row of each layer.
+def rows_of(rows: Sequence[Bounded], estimates: Estimates) -> Iterator[tuple[Bounded, ResultRow]]:
+    """Yield each row with the budgets that apply to it.
 
     If many messages pass some layers, general budgets of messages do not apply to layers that few messages pass, for
     example outside a buffer. Budgets that name such a layer do.
     """
-    every = [_row(bounded, estimates) for bounded in layers]
-    streamed = any(row.messages for row in every)
-    return tuple(_without_messages(row) if streamed and row.messages is None else row for row in every)
+    every = [(bounded, _row(bounded, estimates)) for bounded in rows]
+    streamed = any(row.messages for _, row in every)
+    for bounded, row in every:
+        yield (_without_messages(bounded) if streamed and row.messages is None else bounded), row
 
 
-def _without_messages(row: Row) -> Row:
+def _without_messages(bounded: Bounded) -> Bounded:
     bounds = {
         quantity: most
-        for quantity, most in row.bounded.bounds.items()
-        if TRAITS[quantity].source != "messages" or quantity in row.bounded.by_name
+        for quantity, most in bounded.bounds.items()
+        if TRAITS[quantity].source != "messages" or quantity in bounded.by_name
     }
-    return replace(row, bounded=replace(row.bounded, bounds=bounds))
+    return replace(bounded, bounds=bounds)
 
 
-def row_with_time(row: Row, rows: Sequence[Row]) -> Row | None:
+def row_with_time(row: ResultRow, rows: Iterable[ResultRow]) -> ResultRow | None:
     """Return the row with this layer's time: its own, or that of the layer it is merged with; None for the endpoint."""
     if row.layer.merged_with is None:
         return row
-    return next((other for other in rows if other.layer.name == row.layer.merged_with), None)
+    return next((other for other in rows if other.name == row.layer.merged_with and not other.is_frame), None)
 
 
 def is_narrow(us: Estimate, method_us: Microseconds = 0.0) -> bool:
@@ -123,22 +53,23 @@ def is_narrow(us: Estimate, method_us: Microseconds = 0.0) -> bool:
     return us.half_width - method_us <= max(PRECISE_US, PRECISE_SHARE * us.estimate)
 
 
-def _row(bounded: Bounded, estimates: Estimates) -> Row:
+def shown(row: ResultRow) -> ResultRow:
+    """Return a layer as users see it: without a time that has no interval."""
+    if row.us is None or not row.us.bounded:
+        return ResultRow(row.layer, judged=row.judged)
+    return replace(row, messages=row.messages.bounded if row.messages else None)
+
+
+def _row(bounded: Bounded, estimates: Estimates) -> ResultRow:
+    """Return a row with its time; without one where it was not timed by itself."""
     entry = bounded.entry
+    if bounded.frame is not None:
+        return ResultRow.of_frame(bounded.frame, estimates.us_of(bounded.frame if entry is None else entry))
     if entry is None or entry not in estimates.split:
-        return Row(bounded)
-    shared_us = estimates.shared_us.get(entry, 0.0)
-    us = estimates.split[entry].widened(shared_us)
-    return Row(
-        bounded,
-        us,
-        estimates.method_us[entry] + shared_us,
-        _occupation(entry, us, estimates),
-        estimates.slowdowns.split[entry],
-        estimates.waits.split.get(entry, 0.0),
-        estimates.messages.get(entry),
-        entry in estimates.growing,
-    )
+        return ResultRow(bounded.layer)
+    us = estimates.split[entry].widened(estimates.shared_us.get(entry, 0.0))
+    occupation = _occupation(entry, us, estimates)
+    return ResultRow(bounded.layer, us, "split", occupation, messages=estimates.messages.get(entry))
 
 
 def _waits(entry: EntryIndex, estimates: Estimates) -> bool:

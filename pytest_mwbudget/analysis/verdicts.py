@@ -1,145 +1,267 @@
-"""Judge times and counts by their budgets, also those of layers that are measured together. Pure."""
+"""Judge the rows of a measurement by their budgets, also rows that are measured together. Pure."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ..errors import tagged
 from ..model.estimate import Estimate, Microseconds, Seconds
+from ..model.judged import Judged
 from ..model.messages import FEWEST_MESSAGES
-from ..model.quantities import TRAITS, Quantity
+from ..model.quantities import BETWEEN_RUNS, TRAITS, Quantity
 from ..model.remedies import MAX_TIME, TimeOption
-from ..model.results import Effort, Frame, Judged, Range, ResultRow, Verdict
-from ..model.stack import EntryIndex, Layer, RowIndex
-from .estimates import ENOUGH_REQUESTS, Estimates
-from .rows import Bounded, Row, Together, is_narrow, row_with_time, rows_of
-from .slowdown import APPS_SLOWED
+from ..model.results import Effort, ResultRow
+from ..model.stack import EntryIndex
+from .budgeted import Bounded
+from .estimates import ENOUGH_REQUESTS, Estimates, Key
+from .judge import Conditions, fails_above, judge, undetectable
+from .rows import is_narrow, rows_of
 from .tails import needed, percentile, slow_requests, too_few
 
-# The same layer differs by up to this share from process to process, and no interval of one process contains that
-# (docs/decisions/0012).
-BETWEEN_RUNS = 0.08
 # A time that grows keeps a budget if it does after growing this many times as much again.
 GROWS_ON = 4
 # For a longer run than this the advice is something else than more time.
 LONGEST_ADVISED_S: Seconds = 60.0
 
-# A budget of time: the row of the layer and the quantity, or a row that is no layer.
-BudgetKey: TypeAlias = tuple[RowIndex, Quantity] | Frame
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """A verdict, and the reason if it is undecided.
-
-    `time_tells` says that more time could bring a verdict; the reason then lacks the advice and a message id.
-    """
-
-    verdict: Verdict
-    reason: str | None = None
-    time_tells: bool = False
-
-
 NOT_ENTERED = tagged("the request did not come to it: a layer outside answered", "not-entered")
 
 
-# ---- one figure -------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Look:
+    """An evaluation of all samples: the rows that can have a time, outermost first, with verdicts on budgets of time.
+
+    `keys` has by the name of a row what its time is known by.
+    """
+
+    estimates: Estimates
+    rows: tuple[ResultRow, ...]
+    keys: Mapping[str, Key]
+
+    @property
+    def budgets(self) -> Iterator[tuple[ResultRow, Quantity, Judged]]:
+        """The budgets of time with their verdicts."""
+        for row in self.rows:
+            yield from ((row, quantity, judged) for quantity, judged in row.judged.items())
+
+    @property
+    def failed(self) -> frozenset[tuple[str, Quantity]]:
+        """The budgets that fail: the name of the row, and the quantity."""
+        return frozenset((row.name, quantity) for row, quantity, judged in self.budgets if judged.verdict == "fail")
+
+    @property
+    def precise(self) -> bool:
+        """Whether all layers need no narrower interval; the total if there are no layers."""
+        layers = {row.name: row.us for row in self.rows if not row.is_frame and row.us is not None}
+        if not layers:
+            return is_narrow(self.estimates.whole)
+        return all(is_narrow(us, self.estimates.error_us(self.keys[name])) for name, us in layers.items())
+
+    @property
+    def kept(self) -> bool:
+        """Whether there are budgets of time and all of them are certainly kept."""
+        return {judged.verdict for _, _, judged in self.budgets} == {"pass"} and self.estimates.bounded
 
 
-def judge(
-    us: Estimate,
-    bound: Microseconds,
+def judge_all(
+    bounded: Sequence[Bounded],
+    estimates: Estimates,
+    effort: Effort,
     *,
-    limit_us: Microseconds,
-    slowdown: float,
-    waited_us: Microseconds = 0.0,
-    least_us: Microseconds = 0.0,
+    crowded: str | None = None,
     time: TimeOption = MAX_TIME,
-) -> Judgement:
-    """Judge a time by its budget.
+) -> Look:
+    """Judge every budget of time by the estimates, which took `effort`.
 
-    `pass` if the whole interval is within the budget; `fail` if all of it is above `fails_above`. A budget below the
-    detection limit `limit_us` can only fail, by a figure that would exceed a budget of that limit too. More time, which
-    `time` gives, lowers that limit to `least_us` at best. `slowdown` is at least 1. The figure may have waited for
-    threads `waited_us` longer than at the machine's best.
+    `crowded` is the reason why no failure counts, None if failures count. `time` gives the measurement more time.
     """
-    undetectable = _undetectable(us, bound, limit_us, least_us, time, fails_above(limit_us, slowdown, waited_us))
-    if undetectable is not None:
-        return undetectable
-    if us.high <= bound:
-        return Judgement("pass")
-    interval = f"the interval {us.low:.2f} to {us.high:.2f} µs"
-    if us.low <= bound:
-        return Judgement("undecided", f"{interval} holds the budget of {bound:g} µs", time_tells=True)
-    if us.low > fails_above(bound, slowdown, waited_us):
-        return Judgement("fail")
-    if us.low > fails_above(bound, slowdown):
-        return Judgement(
-            "undecided",
-            tagged(
-                f"hops to threads took longer than at the machine's best, by up to {waited_us:.0f} µs here, which may"
-                " explain the excess; run it again when the machine is less busy",
-                "slow-machine",
-            ),
-        )
-    if slowdown > 1:
-        return Judgement(
-            "undecided",
-            tagged(
-                f"the machine ran {slowdown:.2f} times slower than at its best, and a layer up to"
-                f" {slowdown**APPS_SLOWED:.2f} times, which may explain the excess; run it again when the machine is"
-                " less busy",
-                "slow-machine",
-            ),
-        )
-    return Judgement(
-        "undecided",
-        f"{interval} begins above the budget of {bound:g} µs by no more than the {BETWEEN_RUNS:.0%} that figures differ"
-        " by from run to run",
-        time_tells=True,
+    rows = [*rows_of(bounded, estimates)]
+    judging = _Judging(estimates, rows, effort, crowded, time)
+    judged_rows = (
+        replace(row, judged={quantity: judging.budget(each_bounded, row, quantity) for quantity in each_bounded.bounds})
+        for each_bounded, row in rows
     )
+    keys = {each_bounded.layer.name: each_bounded.key for each_bounded in bounded}
+    return Look(estimates, tuple(judged_rows), {name: key for name, key in keys.items() if key is not None})
 
 
-def _undetectable(
-    us: Estimate,
-    bound: Microseconds,
-    limit_us: Microseconds,
-    least_us: Microseconds,
-    time: TimeOption,
-    above_us: Microseconds,
-) -> Judgement | None:
-    """Return the judgement of a budget below the detection limit, None for another budget.
+@dataclass(frozen=True, slots=True)
+class _Judging:
+    """The knowledge of a look that verdicts depend on."""
 
-    A figure above `above_us` fails a budget of that limit, so it fails this budget as well.
-    """
-    if not math.isfinite(limit_us):
-        return Judgement(
-            "undecided",
-            tagged(
-                "there were too few requests to tell this run's detection limit; give the run more time with"
-                f" {time.name}",
+    estimates: Estimates
+    rows: Sequence[tuple[Bounded, ResultRow]]
+    effort: Effort
+    crowded: str | None
+    time: TimeOption
+
+    def budget(self, bounded: Bounded, row: ResultRow, quantity: Quantity) -> Judged:
+        """Judge a budget of time."""
+        us, key = self._figure(bounded, row, quantity), bounded.key
+        if us is None or key is None:
+            return self._without_time(bounded, row, quantity)
+
+        def judged(bound: float) -> Judged:
+            if TRAITS[quantity].source == "tails" and isinstance(key, int):
+                conditions = self._of_percentile(key, row, quantity, us, bound)
+            else:
+                conditions = self._of_time(key, quantity, us, bound)
+            return judge(quantity, us, bound, conditions).unless(self.crowded)
+
+        return _together(bounded, quantity, judged)
+
+    def _figure(self, bounded: Bounded, row: ResultRow, quantity: Quantity) -> Estimate | None:
+        """Return the time that a budget is held against, None if it is not known."""
+        if TRAITS[quantity].source == "tails" and row.us is not None and bounded.entry is not None:
+            return percentile(self.estimates, bounded.entry, quantity)
+        return row.estimates.get(quantity)
+
+    def _of_time(self, key: Key, quantity: Quantity, us: Estimate, bound: float) -> Conditions:
+        """Return the conditions of a typical time.
+
+        If it grows with the requests served, no amount of time brings a verdict within its course.
+        """
+        estimates, seconds = self.estimates, self.effort.seconds
+        slowdown, waited_us = estimates.slowdowns[key], estimates.waits.get(key, 0.0)
+        limit_us = estimates.message_limit_us if TRAITS[quantity].source == "messages" else estimates.detection_limit_us
+        course = _growth(us, bound) if key in estimates.growing else None
+        rate = self.effort.requests / max(seconds, 1e-9)
+        enough_s = ENOUGH_REQUESTS / max(rate, 1e-9)
+        needed_s = seconds_needed(
+            us, bound, seconds, slowdown=slowdown, waited_us=waited_us, method_us=estimates.error_us(key)
+        )
+        advice = "it is so near its budget that no run would decide: a budget of 1.3 times the figure leaves room"
+        if needed_s is not None:
+            advice = more_time(needed_s, us, self.time)
+        return Conditions(
+            slowdown=slowdown,
+            waited=waited_us,
+            limit=0.0 if key == "total" else limit_us,  # the whole request has no probes
+            least_limit=estimates.least_us,
+            no_pass=course if us.high + GROWS_ON * (us.high - us.low) > bound else None,
+            too_few=tagged(
+                f"there were too few requests for an interval: {more_time(enough_s, time=self.time)}",
                 "too-few-requests",
             ),
+            unsure=course,
+            holds=advice,
+            near=f"figures differ by from run to run; {advice}",
+            time=self.time.name,
         )
-    if bound < limit_us and not us.low > above_us:
-        more_time = f", or give the run more time with {time.name}" if bound > least_us else ""
-        return Judgement(
-            "undecided",
-            tagged(
-                f"a budget of {bound:g} µs is below this run's detection limit of {limit_us:.2f} µs, the least"
-                f" overhead that it could tell from zero; raise the budget above that limit{more_time}",
-                "below-detection-limit",
-            ),
+
+    def _of_percentile(
+        self, entry: EntryIndex, row: ResultRow, quantity: Quantity, us: Estimate, bound: float
+    ) -> Conditions:
+        """Return the conditions of a percentile. Only requests that the machine does not explain let it fail."""
+        estimates, requests = self.estimates, len(self.estimates.own_ns[entry])
+        course = _growth(row.us, bound) if entry in estimates.growing and row.us and us.low <= bound else None
+        remedy = more_time(needed(estimates, quantity) * max(self.effort.seconds, 1e-9) / requests, time=self.time)
+        few = tagged(f"{too_few(estimates, quantity, requests)}: {remedy}", "too-few-requests")
+        conditions = Conditions(
+            slowdown=estimates.slowdowns[entry],
+            limit=estimates.detection_limit_us,
+            least_limit=estimates.least_us,
+            no_pass=course if us.high + self._growth_us(entry, row) > bound else None,
+            no_fail=self._why_machine(entry, row, quantity, bound) if us.low > bound else None,
+            unsure=course,
+            holds=f"give the run more time with {self.time.name}, or run it again when the machine is less busy",
+            time=self.time.name,
         )
-    return None
+        return replace(conditions, too_few=undetectable(us, bound, conditions) or course or few)
+
+    def _why_machine(self, entry: EntryIndex, row: ResultRow, quantity: Quantity, bound: float) -> str | None:
+        """Return why the machine may have caused the slow requests of a row, None if it cannot have."""
+        estimates = self.estimates
+        waits = row.occupation is not None and row.occupation.wait_us > 0
+        if waits or entry in estimates.hopping or estimates.in_threads:
+            why = "it waits for threads or for something else, and the machine decides how long a wait takes"
+            return tagged(why, "machine-tail")
+        above_us = fails_above(bound, estimates.slowdowns[entry])
+        counts = slow_requests(estimates, entry, quantity, above_us, above_us / (1 + BETWEEN_RUNS))
+        if counts.certain:
+            return None
+        return tagged(
+            f"{counts.slow} of {counts.requests} requests took more than {above_us:.4g} µs, and so did"
+            f" {counts.slowed} of {counts.pieces} pieces of fixed work that should take a little less: the machine may"
+            f" have caused the slow requests; give the run more time with {self.time.name}, or run it again when the"
+            " machine is less busy",
+            "machine-tail",
+        )
+
+    def _growth_us(self, key: Key | None, row: ResultRow) -> Microseconds:
+        """Return by how much a time that grows must stay below a budget that it keeps, 0 for other times."""
+        return GROWS_ON * (row.us.high - row.us.low) if row.us is not None and key in self.estimates.growing else 0.0
+
+    def _without_time(self, bounded: Bounded, row: ResultRow, quantity: Quantity) -> Judged:
+        """Judge a row without a time of its own. A merged one passes if it passes together with its neighbour."""
+        source, bound = TRAITS[quantity].source, bounded.bounds[quantity]
+        if source == "occupation" and self.estimates.in_threads:
+            unknown = "layers of this app run in threads, so how long it holds the event loop is not known"
+            return Judged(bound, "undecided", tagged(f"{unknown}; use a budget of us", "uncountable"))
+        if row.layer.merged_with is None and source == "messages":
+            few = (
+                f"fewer than {FEWEST_MESSAGES} messages pass it in each direction; measure a request with a longer"
+                f" stream or body, or remove this budget with layers={{{row.name!r}: {{{quantity!r}: None}}}}"
+            )
+            return Judged(bound, "undecided", tagged(few, "few-messages"))
+        if row.layer.merged_with is None:
+            figure = "how long it holds the event loop" if source == "occupation" else "its time"
+            few = f"there were too few requests to tell {figure}; give the run more time with {self.time.name}"
+            return Judged(bound, "undecided", tagged(few, "too-few-requests"))
+        for neighbour, other in self.rows:
+            us = self._figure(neighbour, other, quantity)
+            if us is not None and other.name == row.layer.merged_with and not other.is_frame:
+                return _merged(row, bound, us.high + self._growth_us(neighbour.key, other))
+        return _merged(row, bound, None)
 
 
-def fails_above(bound: Microseconds, slowdown: float, waited_us: Microseconds = 0.0) -> Microseconds:
-    """Return the time that all of an interval must exceed for the budget to fail."""
-    return (1 + BETWEEN_RUNS) * slowdown**APPS_SLOWED * bound + waited_us
+def judge_count(
+    bounded: Bounded,
+    row: ResultRow,
+    quantity: Quantity,
+    neighbour: ResultRow | None,
+    uncounted: Mapping[str, str],
+    disturbed: str | None = None,
+) -> Judged:
+    """Judge a budget of a count by the range of most requests.
+
+    `neighbour` is the row with which this one is merged. `uncounted` has the reason for each quantity that no row has,
+    `disturbed` the reason that explains all of them, if there is one.
+    """
+    bound, count = bounded.bounds[quantity], row.figure(quantity)
+    if count is not None:
+        return _together(bounded, quantity, lambda bound: judge(quantity, count, bound))
+    why = uncounted.get(quantity) or (row.counts.why.get(quantity) if row.counts else None)
+    if why is not None and disturbed is not None:
+        return Judged(bound, "undecided", disturbed)
+    if why is not None:
+        return Judged(bound, "undecided", tagged(f"{quantity} cannot be counted here: {why}", "uncountable"))
+    both = neighbour.figure(quantity) if neighbour else None
+    return _merged(row, bound, both.high if both else None)
+
+
+def _together(bounded: Bounded, quantity: Quantity, judged_by: Callable[[float], Judged]) -> Judged:
+    """Judge a budget of a row.
+
+    A failure of rows that are measured together counts if they fail the sum of their budgets too.
+    """
+    judged, together = judged_by(bounded.bounds[quantity]), bounded.together
+    if judged.verdict != "fail" or together is None:
+        return judged
+    shared = together.bounds.get(quantity)
+    return judged if shared is not None and judged_by(shared).verdict == "fail" else judged.unless(together.why)
+
+
+def _merged(row: ResultRow, bound: float, high: float | None) -> Judged:
+    """Judge a row by the high end of a figure of the row that it is merged with, None if that is not known."""
+    if high is not None and high <= bound:
+        return Judged(bound, "pass")
+    layer = row.layer
+    why = tagged(f"it is measured together with {layer.merged_with}: {layer.merged_because}", "merged")
+    return Judged(bound, "undecided", why)
+
+
+# ---- advice -----------------------------------------------------------------------------------------------------
 
 
 def _growth(us: Estimate, bound: Microseconds) -> str:
@@ -149,291 +271,6 @@ def _growth(us: Estimate, bound: Microseconds) -> str:
         f" budget of {bound:g} µs would depend on their number; bound what is collected, or find it without a search",
         "growing",
     )
-
-
-def _growth_us(row: Row) -> Microseconds:
-    """Return by how much a time that grows must stay below a budget that it keeps, 0 for other times."""
-    return GROWS_ON * (row.us.high - row.us.low) if row.grows and row.us is not None else 0.0
-
-
-def _merged(layer: Layer) -> Judgement:
-    return Judgement(
-        "undecided", tagged(f"it is measured together with {layer.merged_with}: {layer.merged_because}", "merged")
-    )
-
-
-def _unless_explained(judgement: Judgement, together: Together | None, of_all: Judgement | None) -> Judgement:
-    """Return the judgement of a layer, undecided if a layer measured together with it may be over instead.
-
-    `of_all` is the judgement of all of them by the sum of their budgets, None if one has no budget.
-    """
-    if judgement.verdict == "fail" and together and (of_all is None or of_all.verdict != "fail"):
-        return Judgement("undecided", together.why)
-    return judgement
-
-
-# ---- counts -----------------------------------------------------------------------------------------------------
-
-
-def judge_count(count: Range, most: float) -> Judgement:
-    """Judge a count by the range of most requests: undecided if the budget is in it."""
-    low, high = count
-    if low <= most < high:
-        return Judgement(
-            "undecided",
-            tagged(f"most requests have {low} to {high}, and the budget of {most:g} is in this range", "varying-count"),
-        )
-    return Judgement("pass" if high <= most else "fail")
-
-
-def judge_counted(bounded: Bounded, quantity: Quantity, own: Range | None, neighbour: Range | None) -> Judgement:
-    """Judge a layer's budget of a count by its range.
-
-    `own` is None for a layer that is merged with a neighbour: it passes if both together keep its budget.
-    """
-    bound = bounded.bounds[quantity]
-    if own is not None:
-        shared = bounded.together.bounds.get(quantity) if bounded.together else None
-        of_all = None if shared is None else judge_count(own, shared)
-        return _unless_explained(judge_count(own, bound), bounded.together, of_all)
-    if neighbour is not None and judge_count(neighbour, bound).verdict == "pass":
-        return Judgement("pass")
-    return _merged(bounded.layer)
-
-
-# ---- a look at everything ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """An evaluation of all samples: the rows, and the verdict on every budget of time."""
-
-    estimates: Estimates
-    rows: tuple[Row, ...]
-    judgements: Mapping[BudgetKey, Judged]
-
-    def judged(self, row: Row) -> dict[Quantity, Judged]:
-        """Return the verdicts on a row's budgets of time."""
-        return {quantity: self.judgements[row.layer.index, quantity] for quantity in row.bounded.bounds}
-
-    @property
-    def failed(self) -> frozenset[BudgetKey]:
-        """The budgets that fail."""
-        return frozenset(key for key, judgement in self.judgements.items() if judgement.verdict == "fail")
-
-    @property
-    def precise(self) -> bool:
-        """Whether all rows need no narrower interval; the total if there are no rows."""
-        if all(row.us is None for row in self.rows):
-            return is_narrow(self.estimates.whole)
-        return all(row.us is None or is_narrow(row.us, row.method_us) for row in self.rows)
-
-    @property
-    def kept(self) -> bool:
-        """Whether there are budgets of time and all of them are certainly kept."""
-        verdicts = {judgement.verdict for judgement in self.judgements.values()}
-        return verdicts == {"pass"} and self.estimates.bounded
-
-
-def judge_all(
-    layers: Sequence[Bounded],
-    estimates: Estimates,
-    frames: Mapping[Frame, Microseconds],
-    effort: Effort,
-    *,
-    endpoint: EntryIndex | None = None,
-    crowded: str | None = None,
-    time: TimeOption = MAX_TIME,
-) -> Look:
-    """Judge every budget of time by the estimates, which took `effort`.
-
-    `frames` are the budgets of rows that are no layers, and `endpoint` is the entry of the endpoint, None if no budget
-    is of it. `crowded` is the reason why no failure counts, None if failures count. `time` gives the measurement more
-    time.
-    """
-    rows = rows_of(layers, estimates)
-    judging = _Judging(estimates, rows, effort, crowded, time)
-    judgements: dict[BudgetKey, Judged] = {
-        (row.layer.index, quantity): judging.row(row, quantity) for row in rows for quantity in row.bounded.bounds
-    }
-    for frame, bound in frames.items():
-        judgements[frame] = judging.frame(frame, bound, endpoint)
-    return Look(estimates, rows, judgements)
-
-
-@dataclass(frozen=True, slots=True)
-class _Judging:
-    """The knowledge of a look that verdicts depend on."""
-
-    estimates: Estimates
-    rows: Sequence[Row]
-    effort: Effort
-    crowded: str | None
-    time: TimeOption
-
-    def frame(self, frame: Frame, bound: Microseconds, endpoint: EntryIndex | None) -> Judged:
-        """Judge a row that is no layer."""
-        row = _row_of_frame(self.estimates, frame, bound, endpoint)
-        assert row.us is not None
-        # The whole request has no probes and needs no detection limit.
-        limit_us = 0.0 if frame == "total" else self.estimates.detection_limit_us
-        return self._advised(self._figure(row, row.us, bound, limit_us), row, row.us, bound)
-
-    def row(self, row: Row, quantity: Quantity) -> Judged:
-        """Judge a budget of a layer."""
-        us, bound = row.estimate_of(quantity), row.bounded.bounds[quantity]
-        if TRAITS[quantity].source == "tails" and row.us is not None:
-            return self._percentile(row, quantity, bound)
-        if us is None:
-            judgement = self._without_time(row, quantity, bound)
-            return Judged(bound, judgement.verdict, judgement.reason)
-        return self._advised(self._row(row, quantity, us, bound), row, us, bound)
-
-    def _row(self, row: Row, quantity: Quantity, us: Estimate, bound: Microseconds) -> Judgement:
-        together, by_message = row.bounded.together, TRAITS[quantity].source == "messages"
-        limit_us = self.estimates.message_limit_us if by_message else self.estimates.detection_limit_us
-        shared = together.bounds.get(quantity) if together else None
-        of_all = None if shared is None else self._figure(row, us, shared, limit_us)
-        return _unless_explained(self._figure(row, us, bound, limit_us), together, of_all)
-
-    def _without_time(self, row: Row, quantity: Quantity, bound: Microseconds) -> Judgement:
-        """Judge a layer without a time of its own. A merged one passes if it passes together with its neighbour."""
-        source = TRAITS[quantity].source
-        if source == "occupation" and self.estimates.in_threads:
-            unknown = "layers of this app run in threads, so how long it holds the event loop is not known"
-            return Judgement("undecided", tagged(f"{unknown}; use a budget of us", "uncountable"))
-        if row.layer.merged_with is None and source == "messages":
-            few = (
-                f"fewer than {FEWEST_MESSAGES} messages pass it in each direction; measure a request with a longer"
-                f" stream or body, or remove this budget with layers={{{row.layer.name!r}: {{{quantity!r}: None}}}}"
-            )
-            return Judgement("undecided", tagged(few, "few-messages"))
-        if row.layer.merged_with is None:
-            figure = "how long it holds the event loop" if source == "occupation" else "its time"
-            return Judgement(
-                "undecided",
-                tagged(
-                    f"there were too few requests to tell {figure}; give the run more time with {self.time.name}",
-                    "too-few-requests",
-                ),
-            )
-        together = row_with_time(row, self.rows)
-        us = together.estimate_of(quantity) if together else None
-        if source == "tails" and together is not None and together.entry is not None:
-            us = percentile(self.estimates, together.entry, quantity)
-        kept = us is not None and together is not None and us.high + _growth_us(together) <= bound
-        return Judgement("pass") if kept else _merged(row.layer)
-
-    def _percentile(self, row: Row, quantity: Quantity, bound: Microseconds) -> Judged:
-        """Judge a percentile of a layer's self time. Only requests that the machine does not explain let it fail."""
-        us = percentile(self.estimates, row.entry, quantity) if row.entry is not None else None
-        if row.entry is None or us is None:
-            judgement = self._without_time(row, quantity, bound)
-            return Judged(bound, judgement.verdict, judgement.reason)
-        limit_us = self.estimates.detection_limit_us
-        above_us = fails_above(limit_us, row.slowdown)
-        undetectable = _undetectable(us, bound, limit_us, self.estimates.least_us, self.time, above_us)
-        if undetectable is not None:
-            return Judged(bound, undetectable.verdict, undetectable.reason)
-        if row.grows and row.us is not None and us.low <= bound < us.high + _growth_us(row):
-            return Judged(bound, "undecided", _growth(row.us, bound))
-        if us.high > bound and not us.bounded:
-            requests = len(self.estimates.own_ns[row.entry])
-            rate = requests / max(self.effort.seconds, 1e-9)
-            remedy = more_time(needed(self.estimates, quantity) / rate, time=self.time)
-            few = f"{too_few(self.estimates, quantity, requests)}: {remedy}"
-            return Judged(bound, "undecided", tagged(few, "too-few-requests"))
-        judgement = self._of_percentile(row, row.entry, quantity, us, bound)
-        shared = row.bounded.together.bounds.get(quantity) if row.bounded.together else None
-        of_all = None if shared is None else self._of_percentile(row, row.entry, quantity, us, shared)
-        judgement = _unless_explained(judgement, row.bounded.together, of_all)
-        return Judged(bound, judgement.verdict, judgement.reason)
-
-    def _of_percentile(
-        self, row: Row, entry: EntryIndex, quantity: Quantity, us: Estimate, bound: Microseconds
-    ) -> Judgement:
-        if us.high + _growth_us(row) <= bound:
-            return Judgement("pass")
-        if us.low <= bound:
-            why = (
-                f"the interval {us.low:.2f} to {us.high:.2f} µs holds the budget of {bound:g} µs; give the run more"
-                f" time with {self.time.name}, or run it again when the machine is less busy"
-            )
-            return Judgement("undecided", tagged(why, "near-budget"))
-        above_us = fails_above(bound, row.slowdown)
-        counts = slow_requests(self.estimates, entry, quantity, above_us, above_us / (1 + BETWEEN_RUNS))
-        waits = row.occupation is not None and row.occupation.wait_us > 0
-        if waits or entry in self.estimates.hopping or self.estimates.in_threads:
-            why = "it waits for threads or for something else, and the machine decides how long a wait takes"
-        elif counts.certain:
-            return Judgement("undecided", self.crowded) if self.crowded else Judgement("fail")
-        else:
-            why = (
-                f"{counts.slow} of {counts.requests} requests took more than {above_us:.4g} µs, and so did"
-                f" {counts.slowed} of {counts.pieces} pieces of fixed work that should take a little less: the machine"
-                " may have caused the slow requests; give the run more time with"
-                f" {self.time.name}, or run it again when the machine is less busy"
-            )
-        return Judgement("undecided", tagged(why, "machine-tail"))
-
-    def _figure(self, row: Row, us: Estimate, bound: Microseconds, limit_us: Microseconds) -> Judgement:
-        judgement = judge(
-            us,
-            bound,
-            limit_us=limit_us,
-            slowdown=row.slowdown,
-            waited_us=row.waited_us,
-            least_us=self.estimates.least_us,
-            time=self.time,
-        )
-        if judgement.verdict == "pass" and row.grows and us.high + GROWS_ON * (us.high - us.low) > bound:
-            return Judgement("undecided", _growth(us, bound), time_tells=True)
-        return Judgement("undecided", self.crowded) if judgement.verdict == "fail" and self.crowded else judgement
-
-    def _advised(self, judgement: Judgement, row: Row, us: Estimate, bound: Microseconds) -> Judged:
-        """Add to the reason how much time a verdict would take.
-
-        The reason names growth where the time grows with the requests served: no amount of time is enough then.
-        """
-        reason = judgement.reason
-        if reason is not None and not us.bounded:
-            rate = self.effort.requests / max(self.effort.seconds, 1e-9)
-            remedy = more_time(ENOUGH_REQUESTS / max(rate, 1e-9), time=self.time)
-            reason = tagged(f"there were too few requests for an interval: {remedy}", "too-few-requests")
-        elif judgement.time_tells and row.grows:
-            reason = _growth(us, bound)
-        elif judgement.time_tells:
-            seconds = seconds_needed(
-                us,
-                bound,
-                self.effort.seconds,
-                slowdown=row.slowdown,
-                waited_us=row.waited_us,
-                method_us=row.method_us,
-            )
-            remedy = "it is so near its budget that no run would decide: a budget of 1.3 times the figure leaves room"
-            if seconds is not None:
-                remedy = more_time(seconds, us, self.time)
-            reason = tagged(f"{reason}; {remedy}", "near-budget")
-        return Judged(bound, judgement.verdict, reason)
-
-
-def _row_of_frame(estimates: Estimates, frame: Frame, bound: Microseconds, endpoint: EntryIndex | None) -> Row:
-    """Return the time of a row that is no layer."""
-    bounded = Bounded(None, ResultRow.of_frame(frame).layer, {"us": bound})
-    slowdowns, waits = estimates.slowdowns, estimates.waits
-    if frame == "total":
-        grows = frame in estimates.growing
-        return Row(bounded, estimates.whole, slowdown=slowdowns.whole, waited_us=waits.whole, grows=grows)
-    if frame == "outside":
-        return Row(bounded, estimates.outside, slowdown=slowdowns.outside, grows=frame in estimates.growing)
-    assert endpoint is not None
-    waited_us, grows = waits.split.get(endpoint, 0.0), endpoint in estimates.growing
-    us, slowdown = estimates.split[endpoint], slowdowns.split[endpoint]
-    return Row(bounded, us, slowdown=slowdown, waited_us=waited_us, grows=grows)
-
-
-# ---- advice -----------------------------------------------------------------------------------------------------
 
 
 def seconds_needed(

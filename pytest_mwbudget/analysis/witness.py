@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from ..errors import tagged
 from ..model.estimate import Estimate
+from ..model.judged import Judged
 from ..model.quantities import COUNTED, TRAITS, Quantity
 from ..model.results import Counts, ResultRow
 from .estimates import SHARED_SHARE
-from .verdicts import fails_above
+from .judge import fails_above
 
 # A saving and a row may differ by this much and this share, which are known errors of the rows.
 WITNESS_US, WITNESS_SHARE = 3.0, SHARED_SHARE
@@ -43,18 +44,11 @@ def judged_by_both(report: ResultRow, saved: Estimate) -> ResultRow:
     if own is None or not contradicts(saved, own):
         return report
     for quantity, by_row in report.judged.items():
-        bound, verdict = by_row.bound, by_row.verdict
-        failed = verdict == "fail" and quantity not in COUNTED and overruled(quantity, bound, saved)
-        kept_only_by_row = verdict == "pass" and quantity == "us" and saved.low > fails_above(bound, 1.0)
-        if failed or kept_only_by_row:
-            judged[quantity] = replace(by_row, verdict="undecided", reason=contradiction(saved, own))
+        if quantity == "us" and by_row.verdict == "pass" and saved.low > fails_above(by_row.bound, 1.0):
+            judged[quantity] = Judged(by_row.bound, "undecided", _contradiction(saved, own))
+        elif quantity not in COUNTED:
+            judged[quantity] = by_row.unless(why_contradicted(report, quantity, by_row.bound, saved))
     return replace(report, judged=judged)
-
-
-def overruled(quantity: Quantity, bound: float, saved: Estimate) -> bool:
-    """Return whether a saving that contradicts the row takes a failure back."""
-    whole = TRAITS[quantity].source in ("split", "occupation")
-    return not whole or saved.low <= bound
 
 
 def contradicts(saved: Estimate, own: Estimate) -> bool:
@@ -63,7 +57,16 @@ def contradicts(saved: Estimate, own: Estimate) -> bool:
     return saved.low > own.high + slack or saved.high < own.low - slack
 
 
-def contradiction(saved: Estimate, own: Estimate) -> str:
+def why_contradicted(report: ResultRow, quantity: Quantity, bound: float, saved: Estimate | None) -> str | None:
+    """Return why a failure does not stand by what leaving a layer out saves, None if it stands."""
+    own = report.us
+    if own is None or saved is None or not contradicts(saved, own):
+        return None
+    whole = TRAITS[quantity].source in ("split", "occupation")
+    return None if whole and saved.low > bound else _contradiction(saved, own)
+
+
+def _contradiction(saved: Estimate, own: Estimate) -> str:
     """Say how a saving and a row differ."""
     return tagged(
         f"by its row the layer takes {own.estimate:.1f} µs ({own.low:.1f} to {own.high:.1f}), but a whole request"

@@ -16,9 +16,10 @@ from typing import Any, TextIO
 
 from ..asgi import loops
 from ..asgi.app import NamedApp
+from ..asgi.calling import Hosting
 from ..config.checks import seconds
 from ..config.settings import Settings, merge
-from ..engine import Hosting, measure
+from ..engine import measure
 from ..errors import LifespanError, MwBudgetError, described, report_of
 from ..interpreter.clocks import perf_counter_ns
 from ..model.estimate import Seconds

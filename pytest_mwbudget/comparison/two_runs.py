@@ -7,10 +7,9 @@ from functools import partial
 
 from ..analysis.paired import FEWEST_PAIRS
 from ..analysis.slowdown import APPS_SLOWED, STEADY
-from ..analysis.verdicts import BETWEEN_RUNS
 from ..model.changes import Change, word_for
 from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate, independent_sum
-from ..model.quantities import COMPARED, RECORDABLE, TRAITS, UNDER_LOAD
+from ..model.quantities import BETWEEN_RUNS, COMPARED, RECORDABLE, TRAITS, UNDER_LOAD
 from .allowed import Allowed, judged
 from .figures import RequestFigures, RowFigures, figures_of, is_part
 from .merging import Merged

@@ -2,37 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate
 from ..model.quantities import COUNTED, Quantity
-from ..model.results import Count, Counts, Range, Result
-
-Figure: TypeAlias = Count | Estimate
-# The figures of a row that are known.
-Figures: TypeAlias = Mapping[str, Figure]
-
-
-def counts_of(result: Result, row: str) -> Counts | None:
-    """Return the counts of a row by its name, None if it has none."""
-    return next((each_row.counts for each_row in result.rows() if each_row.name == row), None)
-
-
-def range_of(result: Result, row: str, quantity: Quantity) -> Range | None:
-    """Return the range by which a count is judged, None if it is not known or the quantity is a time."""
-    counts = counts_of(result, row) if quantity in COUNTED else None
-    return counts.range_of(quantity) if counts else None
-
-
-def figures(result: Result) -> dict[str, Figures]:
-    """Return the known figures of each row by its name. The parts of the endpoint have no limits."""
-    figures_by_row: dict[str, Figures] = {
-        row.name: {**row.counted, **{name: us for name, us in row.estimates.items() if us.bounded}}
-        for row in result.rows()
-    }
-    return {row: known for row, known in figures_by_row.items() if known}
+from ..model.results import Result, ResultRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +26,15 @@ class Cost:
     room: float = 0.0
 
     @classmethod
-    def of_time(cls, figure: Estimate) -> Cost:
-        """Return the time that one process has seen."""
-        return cls(figure.estimate, figure.estimate, figure.low, figure.high)
+    def of(cls, figure: Estimate, *, counted: bool) -> Cost:
+        """Return what one process has seen. A count that varies has as much room as it varies."""
+        room = figure.high - figure.low if counted else 0.0
+        return cls(figure.estimate, figure.estimate, figure.low, figure.high, room)
 
-    @classmethod
-    def of_count(cls, figure: Count | None, judged_by: Range) -> Cost:
-        """Return the count that one process has seen, and judges by a range. Without a typical number, its low end."""
-        low, high = judged_by
-        typical = low if figure is None else figure.count
-        return cls(typical, typical, low, high, high - low)
+    @property
+    def figure(self) -> Estimate:
+        """The figure that a limit is held against."""
+        return Estimate(self.typical, self.low, self.high)
 
     @property
     def end(self) -> float:
@@ -83,24 +57,24 @@ class Cost:
         return Cost(min(self.least, other.least), max(self.typical, other.typical), low, high, high - low)
 
 
-def costs(result: Result, quantities: Iterable[Quantity]) -> dict[str, dict[Quantity, Cost]]:
-    """Return the costs of each row that can be recorded, of these quantities.
+def costs(result: Result, quantities: Collection[Quantity]) -> dict[str, dict[Quantity, Cost]]:
+    """Return the costs of each row that can be recorded, of these quantities. The parts of the endpoint have no limits.
 
     Times cannot be recorded if the machine was slow or the interval is wide.
     """
-    wanted = [*quantities]
-    return {
-        row: {quantity: cost for quantity in wanted if (cost := _cost(result, row, quantity, known)) is not None}
-        for row, known in figures(result).items()
+    of_rows = {
+        row.name: {q: cost for q in quantities if (cost := _cost(row, q, result.slowdown)) is not None}
+        for row in result.rows()
     }
+    return {row: of_row for row, of_row in of_rows.items() if of_row}
 
 
-def _cost(result: Result, row: str, quantity: Quantity, known: Figures) -> Cost | None:
-    figure, judged_by = known.get(quantity), range_of(result, row, quantity)
-    if isinstance(figure, Estimate):
-        certain = result.slowdown == 1 and figure.half_width <= room_us(figure.estimate)
-        return Cost.of_time(figure) if certain else None
-    return None if judged_by is None else Cost.of_count(figure, judged_by)
+def _cost(row: ResultRow, quantity: Quantity, slowdown: float | None) -> Cost | None:
+    figure, counted = row.figure(quantity), quantity in COUNTED
+    if figure is None or not figure.bounded:
+        return None
+    certain = counted or (slowdown == 1 and figure.half_width <= room_us(figure.estimate))
+    return Cost.of(figure, counted=counted) if certain else None
 
 
 def room_us(us: float) -> float:

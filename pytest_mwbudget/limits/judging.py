@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from ..analysis.verdicts import judge, judge_count
-from ..analysis.witness import contradiction, contradicts, overruled
+from ..analysis.judge import QUIET, Conditions, judge
+from ..analysis.witness import why_contradicted
 from ..errors import tagged
-from ..model.estimate import Estimate
 from ..model.quantities import COUNTED, Quantity
-from ..model.results import Count, Range, Recorded, RecordedLimit, Result, worst
+from ..model.results import Recorded, RecordedLimit, Result, ResultRow
 from ..model.stack import TOTAL
-from .costs import Figure, Figures, counts_of, figures, range_of
 from .file import Limit, Place
 from .sections import Surroundings, python_of
 
@@ -20,87 +18,66 @@ from .sections import Surroundings, python_of
 def judged(
     result: Result, limits: Mapping[Place, Limit], processor: str, crowded: str | None = None
 ) -> Iterator[RecordedLimit]:
-    """Judge the figures of a result that have a limit, in the order of the rows.
+    """Judge the figures of a result that have a limit, in the order of the limits.
 
-    Only times of this `processor` are judged. `crowded` is the reason why no failure of a time counts. A layer that the
+    Only times of this `processor` are judged. `crowded` is the reason why no failure of a time counts. A row that the
     request does not have, or did not enter, is not judged.
     """
-    known, entered = figures(result), {report.name: report.layer.entered for report in result.layers}
-    merged = {report.layer.merged_with for report in result.layers}
+    rows = {row.name: row for row in result.rows() if row.layer.entered and (not row.is_frame or _has_figure(row))}
     for place, limit in limits.items():
-        row, quantity = place.row, place.quantity
-        if place.processor not in ("", processor) or not entered.get(row, row in known):
+        row, quantity = rows.get(place.row), place.quantity
+        if row is None or place.processor not in ("", processor):
             continue
-        why = _why_not(result, row, quantity, known.get(row, {}), merged, limits)
-        if why is not None:
-            yield RecordedLimit(row, quantity, None, limit.most, "undecided", why)
+        figure = row.figure(quantity)
+        if figure is not None and not figure.bounded:
+            figure = None
+        why = _why_together(row, result, limits) or (_why_unknown(row, quantity, result) if figure is None else None)
+        if figure is None or why is not None:
+            yield RecordedLimit(row.name, quantity, None, limit.most, "undecided", why)
             continue
-        if (judged_by := range_of(result, row, quantity)) is not None:
-            yield _count_judged(place, known.get(row, {}).get(quantity), judged_by, limit)
-        else:
-            yield _time_judged(place, known[row][quantity], limit, result, crowded)
+        verdict = judge(quantity, figure, limit.most, _conditions(row, quantity, result))
+        if quantity not in COUNTED:
+            saved = row.saves.us if row.saves else None
+            verdict = verdict.unless(crowded).unless(why_contradicted(row, quantity, limit.most, saved))
+        yield RecordedLimit(row.name, quantity, figure.estimate, limit.most, verdict.verdict, verdict.reason)
 
 
-def _why_not(
-    result: Result,
-    row: str,
-    quantity: Quantity,
-    known: Figures,
-    merged: Collection[str | None],
-    limits: Mapping[Place, Limit],
-) -> str | None:
-    """Return why a limit cannot be judged, None if it can."""
-    layer = next((report for report in result.layers if report.name == row), None)
-    if layer is not None and layer.layer.merged_with is not None:
-        return tagged(f"it is measured together with {layer.layer.merged_with}", "merged")
-    inside = [report.name for report in result.layers if report.layer.merged_with == row]
-    if row in merged and any(place.row in inside for place in limits):
-        return tagged(f"{' and '.join(inside)} is measured together with it, and was not when the limit was", "merged")
-    if quantity in known or range_of(result, row, quantity) is not None:
+def _has_figure(row: ResultRow) -> bool:
+    """Whether any figure of a row is known, as it has its place in the table then."""
+    return bool(row.counted) or any(us.bounded for us in row.estimates.values())
+
+
+def _conditions(row: ResultRow, quantity: Quantity, result: Result) -> Conditions:
+    """Return the conditions of a figure. The whole request has no probes and needs no detection limit."""
+    if quantity in COUNTED:
+        return QUIET
+    limit_us = 0.0 if row.name == TOTAL or result.floor_us is None else result.floor_us
+    return Conditions(slowdown=result.slowdown or 1.0, limit=limit_us)
+
+
+def _why_together(row: ResultRow, result: Result, limits: Collection[Place]) -> str | None:
+    """Return why a row has no figures of its own, or of itself alone; None if it has."""
+    if row.layer.merged_with is not None:
+        return tagged(f"it is measured together with {row.layer.merged_with}", "merged")
+    inside = [layer.name for layer in result.layers if layer.layer.merged_with == row.name]
+    if not any(place.row in inside for place in limits):
         return None
+    return tagged(f"{' and '.join(inside)} is measured together with it, and was not when the limit was", "merged")
+
+
+def _why_unknown(row: ResultRow, quantity: Quantity, result: Result) -> str:
+    """Return why a figure is not known."""
     if result.disturbed is not None:
         return tagged(result.disturbed, "active-tool")
     if quantity not in COUNTED:
         return tagged("its time is not known", "too-few-requests")
-    own = counts_of(result, row)
-    why = (own.why.get(quantity) if own else None) or result.uncounted.get(quantity)
+    why = (row.counts.why.get(quantity) if row.counts else None) or result.uncounted.get(quantity)
     return tagged(f"{quantity} cannot be counted here: {why}" if why else f"{quantity} were not counted", "uncountable")
-
-
-def _count_judged(place: Place, figure: Figure | None, judged_by: Range, limit: Limit) -> RecordedLimit:
-    """Judge a count by its range. Where no number is typical, the lowest one is shown."""
-    judgement, typical = judge_count(judged_by, limit.most), figure.count if isinstance(figure, Count) else judged_by[0]
-    return RecordedLimit(place.row, place.quantity, typical, limit.most, judgement.verdict, judgement.reason)
-
-
-def _time_judged(place: Place, figure: Figure, limit: Limit, result: Result, crowded: str | None) -> RecordedLimit:
-    limit_us = 0.0 if place.row == TOTAL or result.floor_us is None else result.floor_us
-    assert isinstance(figure, Estimate)
-    judgement = judge(figure, limit.most, limit_us=limit_us, slowdown=result.slowdown or 1.0)
-    verdict, reason = judgement.verdict, judgement.reason
-    if judgement.time_tells:
-        reason = tagged(f"{judgement.reason}", "near-budget")
-    if verdict == "fail" and crowded:
-        verdict, reason = "undecided", crowded
-    why = _contradicted(result, place, limit.most) if verdict == "fail" else None
-    if why is not None:
-        verdict, reason = "undecided", why
-    return RecordedLimit(place.row, place.quantity, figure.estimate, limit.most, verdict, reason)
-
-
-def _contradicted(result: Result, place: Place, most: float) -> str | None:
-    """Return why a failure does not count by what leaving the layer out saves, None if it counts."""
-    report = next((layer for layer in result.layers if layer.name == place.row), None)
-    saved = report.saves.us if report and report.saves else None
-    if report is None or report.us is None or saved is None or not contradicts(saved, report.us):
-        return None
-    return contradiction(saved, report.us) if overruled(place.quantity, most, saved) else None
 
 
 def with_recorded(result: Result, recorded: Recorded) -> Result:
     """Return the result with what came of its limits, and with the worst verdict on budgets and limits."""
-    verdicts = (recorded.verdict, *result.verdicts)
-    return replace(result, recorded=recorded, verdict=worst(verdict for verdict in verdicts if verdict is not None))
+    return replace(result, recorded=recorded).with_verdict()
 
 
 def with_undecided(result: Result, why: str) -> Result:
@@ -123,10 +100,10 @@ def judged_in_another(result: Result, again: Result, seed: int) -> Result:
     assert result.recorded is not None
     limits, kept = list[RecordedLimit](), list[str]()
     for limit in result.recorded.limits:
-        other = range_of(again, limit.row, limit.quantity) if is_broken_count(limit) else None
-        if other is not None and judge_count(other, limit.limit).verdict == "pass":
+        other = again.figure(limit.row, limit.quantity) if is_broken_count(limit) else None
+        if other is not None and judge(limit.quantity, other, limit.limit).verdict == "pass":
             limits.append(replace(limit, verdict="pass", reason=None))
-            kept.append(f"{limit.quantity} of {limit.row} ({limit.value:g} here, {other[1]} there)")
+            kept.append(f"{limit.quantity} of {limit.row} ({limit.value:g} here, {other.high} there)")
         else:
             limits.append(limit)
     judged = with_recorded(result, replace(result.recorded, limits=tuple(limits)))
@@ -140,12 +117,8 @@ def judged_in_another(result: Result, again: Result, seed: int) -> Result:
 def without_limits(result: Result, limits: Mapping[Place, Limit], recorded: Collection[Quantity]) -> list[str]:
     """Return the rows that have a count to record and no limit at all."""
     known = {place.row for place in limits}
-    counts = [quantity for quantity in recorded if quantity in COUNTED]
-    return [
-        row
-        for row, row_figures in figures(result).items()
-        if row not in known and any(q in row_figures for q in counts)
-    ]
+    counts = {quantity for quantity in recorded if quantity in COUNTED}
+    return [row.name for row in result.rows() if row.name not in known and counts & row.counted.keys()]
 
 
 def changed(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from ..analysis.verdicts import fails_above
+from ..analysis.judge import judge
 from ..model.quantities import COUNTED, Quantity
 from ..model.request_keys import RequestKey
 from ..model.results import Result
@@ -306,11 +306,11 @@ class _Figure:
         if self.limit is None:
             return False
         most = self.limit.most
-        if not self._counted:
-            return self.cost.low > fails_above(most, 1.0)
+        verdict = judge(self.place.quantity, self.cost.figure, most).verdict
+        if verdict != "undecided" or not self._counted:
+            return verdict == "fail"
         # A limit at its ceiling cannot be raised, and the budget of the test judges the count.
-        varies_above = self.cost.high > most and (self.ceiling is None or self.ceiling > most)
-        return self.cost.typical > most or varies_above
+        return self.cost.typical > most or self.ceiling is None or self.ceiling > most
 
     def _raised(self, limit: Limit) -> Change | Refused:
         if self.ceiling is not None and self.cost.typical > self.ceiling:

@@ -18,7 +18,6 @@ from ..config.settings import Settings, Under
 from ..errors import MeasurementError, ResponseError, described, tagged
 from ..interpreter.clocks import Clock, process_time_ns
 from ..model.estimate import Nanoseconds, Seconds
-from ..model.judged import worst
 from ..model.load import LayerLoad, Load, Wait
 from ..model.quantities import RPS_SHARE
 from ..model.remedies import MAX_TIME
@@ -298,8 +297,7 @@ class _Outcome:
             slowdown=self.conditions.slowdown,
         )
         rows = tuple(self._layer(row, load, bounds.get(row.layer.index, {}).get(RPS_SHARE), alpha) for row in rows)
-        result = replace(self.before, layers=rows, load=load)
-        return replace(result, verdict=worst(filter(None, [self.before.verdict, *result.verdicts])))
+        return replace(self.before, layers=rows, load=load).with_verdict()
 
     def _layer(self, row: ResultRow, load: Load, bound: float | None, alpha: float) -> ResultRow:
         entry, layer_load = self.entries.get(row.layer.index), LayerLoad()

@@ -35,6 +35,9 @@ VALUES: Mapping[Format, str] = {
     "size": "SIZE",
     "share": "SHARE",
 }
+# The same layer differs by up to this share from process to process, and no interval of one process contains that
+# (docs/decisions/0012).
+BETWEEN_RUNS = 0.08
 LAYER = "budget for every middleware layer, per request:"
 BOTH: tuple[Holder, ...] = ("layer", "part")
 
@@ -114,6 +117,14 @@ class Traits:
     def counted(self) -> bool:
         """Whether it is a number of something in each request. A count has a range, other figures an interval."""
         return self.source in ("counted", "executed", "boundary")
+
+    @property
+    def room(self) -> float | None:
+        """By which share of its bound a figure must be above it to fail, None if any excess fails.
+
+        Counts are the same in every run, and slow requests of a percentile are compared with fixed work.
+        """
+        return None if self.counted or self.tail is not None else BETWEEN_RUNS
 
 
 _TIMES = (

@@ -220,11 +220,6 @@ class ResultRow:
         return self.kind in ("part", "dependency")
 
     @property
-    def report(self) -> ResultRow | None:
-        """The row itself if it is a layer or a part."""
-        return None if self.is_frame else self
-
-    @property
     def key(self) -> str:
         """The name, for a part after that of the endpoint: no two rows of a result have the same key."""
         return f"{ENDPOINT} {self.name}" if self.is_part else self.name
@@ -232,8 +227,8 @@ class ResultRow:
     @property
     def verdict(self) -> Verdict | None:
         """The worst verdict on the budgets of the row, None without budgets."""
-        of_load = [self.load.judged.verdict] if self.load and self.load.judged else []
-        return worst([*(judged.verdict for judged in self.judged.values()), *of_load])
+        of_load = self.load.judged if self.load else None
+        return worst([*(judged.verdict for judged in self.judged.values()), of_load.verdict if of_load else None])
 
     @property
     def reason(self) -> str | None:
@@ -261,6 +256,19 @@ class ResultRow:
             **{quantity: getattr(self.app, quantity) for quantity in under_load},
         }
         return {quantity: figure for quantity, figure in figures.items() if figure is not None}
+
+    def figure(self, quantity: str) -> Estimate | None:
+        """Return a time, or a count with the range by which it is judged; None if it is not known.
+
+        Where no number is typical of a count, the lowest one stands for it.
+        """
+        if quantity not in COUNTED:
+            return self.estimates.get(quantity)
+        judged_by = self.counts.range_of(quantity) if self.counts else None
+        if self.counts is None or judged_by is None:
+            return None
+        count = self.counts.of(quantity)
+        return Estimate(judged_by[0] if count is None else count.count, *judged_by)
 
     @property
     def counted(self) -> dict[str, Count]:
@@ -514,10 +522,18 @@ class Result:
             yield from self.endpoint.parts
         yield self.total
 
+    def figure(self, name: str, quantity: str) -> Estimate | None:
+        """Return the figure of a row by its name; None if it is not known, or there is no such row."""
+        return next((row.figure(quantity) for row in self.rows() if row.name == name), None)
+
     @property
     def verdicts(self) -> tuple[Verdict | None, ...]:
         """The verdicts on the budgets of each row and of the app under load, None for what has no budget."""
         return (self.load.verdict if self.load else None, *(row.verdict for row in self.rows(parts=True)))
+
+    def with_verdict(self) -> Result:
+        """Return the result with the worst verdict on budgets and recorded limits."""
+        return replace(self, verdict=worst([self.recorded.verdict if self.recorded else None, *self.verdicts]))
 
     @property
     def over(self) -> bool:

@@ -1,4 +1,4 @@
 """Profile the inside of layers: sampling with pyinstrument, attribution of stacks to layers.
 
-May import: `counting`, `analysis`, `asgi`, `interpreter`, `model`, `errors`.
+May import: `counting`, `timing`, `asgi`, `interpreter`, `analysis`, `config`, `model`, `errors`.
 """

@@ -12,13 +12,14 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from ..analysis.budgeted import Bounded, bounded_rows
 from ..analysis.estimates import Estimates, estimate
 from ..analysis.messages import with_messages
 from ..analysis.remarks import remarks, slowest
-from ..analysis.rows import Bounded, Row, row_with_time
+from ..analysis.rows import row_with_time, shown
 from ..analysis.slowdown import NONE, Hops, Interruptions
 from ..analysis.tails import tails_of
-from ..analysis.verdicts import NOT_ENTERED, BudgetKey, Look, judge_all
+from ..analysis.verdicts import NOT_ENTERED, Look, judge_all
 from ..analysis.ways import Ways, why_mixed
 from ..asgi import loops, server
 from ..asgi.app import Observer
@@ -26,10 +27,10 @@ from ..asgi.stack import Stack
 from ..config.settings import Settings
 from ..errors import tagged
 from ..interpreter.clocks import Clock, get_clock_info, perf_counter_ns, thread_time_ns
-from ..model.estimate import ZERO, Estimate, Microseconds, Nanoseconds, Seconds
-from ..model.quantities import TAILS, TRAITS, Quantity, Source
-from ..model.results import Effort, Frame, Judged, ResultRow, Turn
-from ..model.stack import EntryIndex, RowIndex
+from ..model.estimate import Estimate, Microseconds, Nanoseconds, Seconds
+from ..model.quantities import TAILS, TRAITS, Quantity
+from ..model.results import FRAMES, Effort, Frame, Judged, ResultRow, Turn
+from ..model.stack import TOTAL, EntryIndex, RowIndex
 from .hops import hop_ns
 from .host_speed import Interrupted, Machine, Pieces
 from .probes import Probes
@@ -148,18 +149,17 @@ class Timing:
         self.settings = settings
         self.environment = environment
         self.schedule = environment.schedule
-        # The budgets of rows that are no layers, without those of rows that have no time: no request would judge these.
         frames = settings.budgets.frames
-        self.frames = {frame: us for frame, us in frames.items() if frame != "endpoint" or stack.endpoint is not None}
         if pace.mixed is not None:
-            self.frames.pop("total", None)  # its requests have no probes and cannot be told apart
+            frames.pop("total", None)  # its requests have no probes and cannot be told apart
+        self.rows = bounded_rows(layers, frames, stack.endpoint)
         self.caller = caller
         self.pace = pace
         self.looks = 0
         self.looks_before = looks_before
         self.over = False
         self.latest: Look | None = None
-        self.failed_before: frozenset[BudgetKey] = frozenset()
+        self.failed_before: frozenset[tuple[str, Quantity]] = frozenset()
         self.first_look = self.schedule.first_look(pace.request_ns)
         self.hops = pace.hops if pace.hops.whole and self._can_hop() else None
         self.begun_ns = environment.clock()
@@ -309,13 +309,9 @@ class Timing:
         if not look.estimates.bounded:
             return None
         wanted: set[Part] = set()
-        for row in look.rows:
-            for quantity, bound in row.bounded.bounds.items():
-                if look.judgements[row.layer.index, quantity].verdict == "undecided":
-                    wanted |= _depends_on(row, look, quantity, bound)
-        for frame in self.frames:
-            if look.judgements[frame].verdict == "undecided":
-                wanted.add("whole" if frame == "total" else "split")
+        for row, quantity, judged in look.budgets:
+            if judged.verdict == "undecided":
+                wanted |= _depends_on(row, look, quantity, judged.bound)
         return wanted or None
 
     # ---- judging ------------------------------------------------------------------------------------------------
@@ -325,11 +321,9 @@ class Timing:
         if self.latest is not None:
             self.failed_before = self.latest.failed
         self.latest = judge_all(
-            self.layers,
+            self.rows,
             self._estimated(),
-            self.frames,
             self._effort(),
-            endpoint=self.stack.endpoint,
             crowded=self.environment.turn.crowded,
             time=self.settings.more_time,
         )
@@ -371,12 +365,7 @@ class Timing:
 
     def _open(self, look: Look) -> bool:
         """Return whether a verdict is undecided, a failure does not count yet, or a row has no interval."""
-        # No request tells how long layers in threads hold the event loop.
-        telling = [
-            judged
-            for key, judged in look.judgements.items()
-            if not (look.estimates.in_threads and _source(key) == "occupation") and not _lacks_messages(key, look)
-        ]
+        telling = (judged for row, quantity, judged in look.budgets if not _is_mute(row, quantity, look))
         if not look.estimates.bounded or any(judged.verdict == "undecided" for judged in telling):
             return True
         return bool(look.failed) and (self.seconds < self.patience_s or not look.failed <= self.failed_before)
@@ -384,19 +373,18 @@ class Timing:
     # ---- the result ---------------------------------------------------------------------------------------------
 
     def _timed(self, look: Look) -> Timed:
-        endpoint = self.stack.endpoint
         stopped = not self.environment.precise and look.kept and not look.precise
         framework = self.stack.outside and self.stack.entries[0].seam is not None
         without_asgi = self.stack.without_asgi
         mixed = self.mixed is not None
-        notes = remarks(look, endpoint, stopped=stopped, framework=framework, outside_told=without_asgi, mixed=mixed)
+        notes = remarks(look, stopped=stopped, framework=framework, outside_told=without_asgi, mixed=mixed)
         turn = self.environment.turn.note
         return Timed(
-            layers={row.layer.index: self._report(row, look) for row in look.rows},
+            layers={row.layer.index: self._report(row, look) for row in look.rows if not row.is_frame},
             frames=self._frames(look),
             residue_us=self._residue_us(look),
             floor_us=look.estimates.detection_limit_us,
-            slowdown=slowest(look, endpoint),
+            slowdown=slowest(look),
             reference_ns=look.estimates.best_ns,
             effort=self._effort(),
             notes=(*([turn] if turn else []), *notes),
@@ -405,75 +393,64 @@ class Timing:
 
     def _frames(self, look: Look) -> dict[Frame, ResultRow]:
         """Return the rows that are no layers, as far as they have a time or a budget."""
-        estimates, bounds = look.estimates, self.settings.budgets.frames
-        endpoint = None if self.stack.endpoint is None else estimates.split.get(self.stack.endpoint)
-        times: dict[Frame, Estimate | None] = {
-            "outside": estimates.outside,
-            "endpoint": endpoint,
-            "total": estimates.whole,
-        }
-        return {
-            frame: ResultRow.of_frame(frame, us, self._judged(frame, bounds[frame], look) if frame in bounds else None)
-            for frame, us in times.items()
-            if us is not None or frame in bounds
-        }
+        rows = {row.name: row for row in look.rows if row.us is not None or row.judged}
+        frames: dict[Frame, ResultRow] = {frame: rows[name] for frame, name in FRAMES.items() if name in rows}
+        for frame, bound in self.settings.budgets.frames.items():
+            why = self._why_unjudged(frame)
+            if why is not None:
+                row = frames.get(frame) or ResultRow.of_frame(frame)
+                frames[frame] = replace(row, judged={"us": Judged(bound, "undecided", why)})
+        return frames
 
-    def _judged(self, frame: Frame, bound: Microseconds, look: Look) -> Judged:
-        """Return the verdict on a row that is no layer, also on an endpoint without a time of its own."""
-        if frame in self.frames and not (frame == "total" and self.mixed):
-            return look.judgements[frame]
-        handed_on, why = self.stack.handed_on, NOT_ENTERED
-        if frame == "total":
-            return Judged(bound, "undecided", tagged(self.mixed or "", "other-way"))
+    def _why_unjudged(self, frame: Frame) -> str | None:
+        """Return why no request judges a row that is no layer, None if requests do."""
+        handed_on = self.stack.handed_on
+        if frame == "total" and self.mixed is not None:
+            return tagged(self.mixed, "other-way")
+        if frame != "endpoint" or self.stack.endpoint is not None:
+            return None
         if handed_on is not None:
-            why = tagged(f"it is measured together with {handed_on.to_layer}: {handed_on.because}", "merged")
-        return Judged(bound, "undecided", why)
+            return tagged(f"it is measured together with {handed_on.to_layer}: {handed_on.because}", "merged")
+        return NOT_ENTERED
 
-    def _report(self, row: Row, look: Look) -> ResultRow:
-        """Return the report of a row, with the percentiles of its time if a report or a budget needs them."""
-        report = row.report(look.judged(row))
-        needed = self.environment.precise or any(quantity in TAILS for quantity in row.bounded.bounds)
-        if not needed or report.us is None or row.entry is None:
-            return report
-        return replace(report, tails=tails_of(look.estimates, row.entry))
+    def _report(self, row: ResultRow, look: Look) -> ResultRow:
+        """Return a layer as users see it, with the percentiles of its time if a report or a budget needs them."""
+        row, entry = shown(row), look.keys.get(row.name)
+        needed = self.environment.precise or any(quantity in TAILS for quantity in row.judged)
+        if not needed or row.us is None or not isinstance(entry, int):
+            return row
+        return replace(row, tails=tails_of(look.estimates, entry))
 
     def _effort(self) -> Effort:
         return Effort(self.sampler.samples.requests, self.sampler.samples.rounds, self.seconds)
 
     def _residue_us(self, look: Look) -> Microseconds:
         """Return the sum of the rows less the whole request, NaN if one of them has no interval."""
-        estimates = look.estimates
-        endpoint = None if self.stack.endpoint is None else estimates.split.get(self.stack.endpoint)
-        parts = [row.us for row in look.rows if row.us is not None] + [endpoint or ZERO, estimates.outside]
-        bounded = all(part.bounded for part in [*parts, estimates.whole])
-        return math.fsum(part.estimate for part in parts) - estimates.whole.estimate if bounded else math.nan
+        times = [row.us for row in look.rows if row.us is not None]
+        *parts, total = times
+        bounded = all(us.bounded for us in times)
+        return math.fsum(part.estimate for part in parts) - total.estimate if bounded else math.nan
 
 
-def _depends_on(row: Row, look: Look, quantity: Quantity, bound: Microseconds) -> set[Part]:
-    """Return the parts that the verdict on a layer's budget depends on; none if no time would bring a verdict."""
+def _depends_on(row: ResultRow, look: Look, quantity: Quantity, bound: float) -> set[Part]:
+    """Return the parts that the verdict on a budget depends on; none if no time would bring a verdict."""
+    if row.is_frame:
+        return {"whole" if row.name == TOTAL else "split"}
     teller, estimates = row_with_time(row, look.rows), look.estimates
-    if teller is None or teller.entry is None or bound <= estimates.least_us:
+    if (
+        teller is None
+        or teller.name not in look.keys
+        or bound <= estimates.least_us
+        or _is_mute(teller, quantity, look)
+    ):
         return set()
-    source = TRAITS[quantity].source
-    if source == "messages":
-        return {"split"} if teller.messages else set()
-    if source == "tails":
-        return {"split"}
-    us = teller.estimate_of(quantity)
-    if us is None and estimates.in_threads and source == "occupation":
-        return set()
+    us = teller.estimates.get(quantity)
     if teller is not row and us is not None and us.low > bound:
         return set()  # a merged layer, whose neighbour alone is over the budget
-    return {"split", "cpu"} if source == "occupation" else {"split"}
+    return {"split", "cpu"} if TRAITS[quantity].source == "occupation" else {"split"}
 
 
-def _lacks_messages(key: BudgetKey, look: Look) -> bool:
-    """Return whether a budget is of messages, and the request has too few of them for a figure."""
-    if not isinstance(key, tuple) or _source(key) != "messages":
-        return False
-    return not any(row.layer.index == key[0] and row.messages for row in look.rows)
-
-
-def _source(key: BudgetKey) -> Source:
-    """Return the source of the figure that a budget limits. The time of a frame comes from the split."""
-    return TRAITS[key[1]].source if isinstance(key, tuple) else "split"
+def _is_mute(row: ResultRow, quantity: Quantity, look: Look) -> bool:
+    """Return whether no request tells a figure: layers in threads, or too few messages."""
+    source = TRAITS[quantity].source
+    return (source == "occupation" and look.estimates.in_threads) or (source == "messages" and row.messages is None)

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 from ..asgi import loops
 from ..asgi.app import ASGIApp
+from ..asgi.calling import Hosting
 from ..asgi.lifespan import lifespan
 from ..asgi.os_exit import exit_refused
 from ..config.settings import Settings
-from ..engine import Hosting
 from ..errors import EndlessError, StatusError
 from ..model.estimate import Seconds
 

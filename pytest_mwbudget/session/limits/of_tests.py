@@ -19,7 +19,6 @@ from ...config.settings import Settings
 from ...config.table import SETTINGS
 from ...errors import SettingError, tagged
 from ...interpreter.files import faked
-from ...limits.costs import costs, counts_of
 from ...limits.file import Limit, LimitsFile, Place, parsed
 from ...limits.judging import (
     changed,
@@ -226,7 +225,7 @@ class TestLimits:
 
     def _with_new(self, limit: RecordedLimit, here: Surroundings, key: RequestKey, result: Result) -> RecordedLimit:
         """Add the new objects to a limit of objects that is broken."""
-        counts = counts_of(result, limit.row)
+        counts = next((row.counts for row in result.rows() if row.name == limit.row), None)
         if limit.verdict != "fail" or limit.quantity != "objects" or counts is None or counts.objects is None:
             return limit
         before = self.run.kept.get(place_of(here.section, key, limit.row))
@@ -280,8 +279,8 @@ def rechecked(config: pytest.Config, nodeid: str, results: Sequence[Result]) -> 
             break
         for number, (key, result) in enumerate(keyed((nodeid, result) for result in results)):
             if key in again:
-                exact = [count for count in _broken(result) if (*key, *count[:2]) not in ranges]
-                certain.update(count for count in exact if count in _counts(again[key]))
+                exact = (count for count in _broken(result) if (*key, *count[:2]) not in ranges)
+                certain.update(count for count in exact if _is_counted(again[key], *count))
                 rejudged[number] = judged_in_another(rejudged[number], again[key], seed)
     same.update(count for count in certain if count[0] not in (OUTSIDE, ENDPOINT, TOTAL))
     return rejudged
@@ -296,13 +295,9 @@ def _broken(
             yield limit.row, limit.quantity, limit.value
 
 
-def _counts(result: Result) -> set[tuple[str, str, float]]:
-    """Return the typical counts of all rows; the low end of the range of a count without a typical number."""
-    return {
-        (row, quantity, cost.typical)
-        for row, of_row in costs(result, COUNTED).items()
-        for quantity, cost in of_row.items()
-    }
+def _is_counted(result: Result, row: str, quantity: Quantity, value: float) -> bool:
+    figure = result.figure(row, quantity)
+    return figure is not None and figure.estimate == value
 
 
 def installed(result: Result) -> dict[str, str]:

@@ -9,13 +9,14 @@ from typing import Any, Concatenate, ParamSpec
 
 from ...asgi import loops
 from ...asgi.app import ASGIApp, NamedApp, checked_app
+from ...asgi.calling import Hosting, Opening, http_of
 from ...asgi.request import build_request
 from ...asgi.stack import Stack
 from ...asgi.websocket import build_connection
 from ...config.checks import check, status_code
 from ...config.checks import clients as number_of_clients
 from ...config.settings import CLIENTS, Settings, Under
-from ...engine import Hosting, Opening, Publish, http_of, measure, send_once
+from ...engine import Publish, measure, send_once
 from ...errors import MeasurementError, tagged
 from ...model.quantities import RPS_SHARE
 from ...model.results import Measurement

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ...asgi.app import checked_app
+from ...asgi.calling import Hosting
 from ...asgi.stack import Stack
 from ...config.settings import Settings
-from ...engine import Hosting
 from ...errors import AppError, LifespanError, MwBudgetError
 from ...model.results import Measurement, RequestLine
 from ...workload.host import Host, why_left_out
