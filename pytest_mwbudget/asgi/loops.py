@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from ..errors import MeasurementError
 from ..model.estimate import Nanoseconds, Seconds
 from ..model.results import LoopName
-from .deadlines import AsyncioAlarm, Deadline, Sleeper, Times, queued_ns
+from .deadlines import Alarm, AsyncioAlarm, Deadline, Times, queued_ns
 
 if TYPE_CHECKING:
     import trio
@@ -246,36 +246,23 @@ class TrioLoop:
     async def limited(self, seconds: Seconds, due: Callable[[], None] = lambda: None) -> AsyncIterator[Extend]:
         """Call `due` and cancel the block after `seconds`. Raises OutOfTimeError then."""
         __tracebackhide__ = True
-        deadline, token, on = Deadline(seconds, times()), self.trio.lowlevel.current_trio_token(), True
+        deadline = Deadline(seconds, times())
         with self.trio.CancelScope() as scope:
 
             def ring() -> None:
-                if on and not deadline.over():
-                    restart()
-                elif on:
-                    due()
-                    scope.cancel()
-
-            def start() -> Sleeper:
-                # A test can freeze trio's clock, or run trio with another clock.
-                return Sleeper(deadline, lambda: token.run_sync_soon(ring))
-
-            sleeper = start()
-
-            def restart() -> None:
-                nonlocal sleeper
-                sleeper.end()
-                sleeper = start()
+                due()
+                scope.cancel()
 
             def extend(seconds: Seconds) -> None:
                 if deadline.move(seconds):
-                    restart()
+                    alarm.reset()
 
+            # A test can freeze trio's clock, or run trio with another clock.
+            alarm = Alarm(deadline, ring, self.trio.lowlevel.current_trio_token().run_sync_soon)
             try:
                 yield extend
             finally:
-                on = False
-                sleeper.end()
+                alarm.off()
         if scope.cancelled_caught:
             raise OutOfTimeError
 
@@ -380,11 +367,16 @@ def times() -> Times:
 
 def running() -> bool:
     """Return whether a loop runs in this thread."""
-    try:
-        current()
-    except RuntimeError:
-        return False
-    return True
+    with suppress(RuntimeError):
+        return bool(current())
+    return False
+
+
+def running_task() -> object:
+    """Return the task that runs in this thread, None outside tasks."""
+    with suppress(RuntimeError):
+        return current().task()
+    return None
 
 
 def run(name: LoopName | None, function: Callable[[], Awaitable[_T]]) -> _T:

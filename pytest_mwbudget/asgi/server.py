@@ -11,7 +11,7 @@ import asyncio
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, MutableMapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -282,7 +282,7 @@ class Caller:
                 if exchange.ended_by(error):
                     return
                 raise
-            if isinstance(ended, GeneratorExit) and self._running_task() is not task:
+            if isinstance(ended, GeneratorExit) and loops.running_task() is not task:
                 raise  # the coroutine is being closed
             # It would end the event loop, or a generator of pytest, without a message.
             raise MeasurementError(f"{self.template.line}: the app {_how(ended)}", message_id="app") from None
@@ -291,12 +291,6 @@ class Caller:
                 raise
             # It would cancel who awaits this task.
             raise self._repetition_error(error, exchange, observed=observer is not None) from error
-
-    def _running_task(self) -> object:
-        """Return the running task, None outside tasks."""
-        with suppress(RuntimeError):
-            return self.loop.task()
-        return None
 
     async def _first(self, scope: Scope, exchange: Exchange) -> None:
         """Make the first call, and check the app's answer and messages. In later calls checks would be measured."""

@@ -123,7 +123,7 @@ class Trace:
         for why in (internals.why_no_steps(), internals.why_no_functions()):
             if why is not None:
                 raise MeasurementError(why, message_id="interpreter")
-        self._call_of = dict.fromkeys(_with_callers(sys._getframe()))
+        self._call_of = dict.fromkeys(internals.with_callers(sys._getframe()))
         self.opening.begin()
         self._thread = threading.get_ident()
         others = len(sys._current_frames()) > 1
@@ -162,13 +162,13 @@ class Trace:
         code = frame.f_code
         self._began_thread = self._began_thread or code is _START_OF_THREAD
         if code in self.opening.hooks and internals.begins(frame):
-            self.opening.entered(frame, _task(), elsewhere=threading.get_ident() != self._thread)
+            self.opening.entered(frame, loops.running_task(), elsewhere=threading.get_ident() != self._thread)
         makers, senders, parameters = self._makers_of.get(frame), self._senders.get(code), self._asgi_parameters(code)
         hooks = self._hooks.get(code, {})
         if not (makers or senders or parameters or hooks) or not internals.begins(frame):
             return
         for maker in makers or ():
-            maker.task = _task()
+            maker.task = loops.running_task()
         if senders:
             self._note_sent(frame, senders)
         # An exception that is thrown into a suspended frame looks like a call that begins: the call may be known, or
@@ -210,7 +210,7 @@ class Trace:
 
     def _surroundings(self, frame: FrameType) -> tuple[TracedCall | None, object, bool]:
         """Return the call inside which a frame runs, its task, and whether it runs in another thread."""
-        return self._calling(frame), _task(), threading.get_ident() != self._thread
+        return self._calling(frame), loops.running_task(), threading.get_ident() != self._thread
 
     def _note(self, call: TracedCall) -> None:
         _current.set(call)
@@ -259,7 +259,7 @@ class Trace:
         """Return the ASGI call inside which a frame runs: on its own stack, or else where its task was made."""
         if frame in self._makers_of:
             return self._makers_of[frame][0]
-        for outer in _with_callers(frame.f_back):
+        for outer in internals.with_callers(frame.f_back):
             outer_call = self._call_of.get(outer)
             if outer_call is not None:
                 return outer_call
@@ -329,17 +329,3 @@ def _is_task_library(frame: FrameType) -> bool:
     """Return whether a library of tasks makes the call: `nursery.start_soon(app, scope, receive, send)`."""
     module = frame.f_globals.get("__name__")
     return isinstance(module, str) and module.partition(".")[0] in ("asyncio", "anyio", "trio")
-
-
-def _with_callers(frame: FrameType | None) -> Iterator[FrameType]:
-    """Yield the frame and the frames that called it."""
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
-def _task() -> object:
-    try:
-        return loops.current().task()
-    except RuntimeError:
-        return None

@@ -20,7 +20,7 @@ from types import (
 from typing import Any
 
 from .identity import is_a
-from .internals import is_instrumented
+from .internals import is_instrumented, with_callers
 
 TOOLS = range(6)
 # In the order in which one is taken: CPython has given no meaning to the first two.
@@ -89,7 +89,7 @@ def _all_code() -> Iterator[CodeType]:
     seen: set[int] = set()
     waiting = [code for holder in _all_objects() if (code := _code_of(holder)) is not None]
     for frame in sys._current_frames().values():
-        waiting += _codes_on_stack(frame)
+        waiting += (caller.f_code for caller in with_callers(frame))
     while waiting:
         code = waiting.pop()
         if id(code) not in seen:
@@ -126,12 +126,6 @@ def _code_of(holder: object) -> CodeType | None:
     if kind is AsyncGeneratorType:
         return holder.ag_code  # type: ignore[attr-defined, no-any-return]
     return None
-
-
-def _codes_on_stack(frame: FrameType | None) -> Iterator[CodeType]:
-    while frame is not None:
-        yield frame.f_code
-        frame = frame.f_back
 
 
 # ---- a tool of our own ----------------------------------------------------------------------------------------------

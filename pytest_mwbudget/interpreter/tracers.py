@@ -202,11 +202,7 @@ def _stacks() -> dict[int, list[FrameType]]:
 
 def _stack(frame: FrameType | None) -> list[FrameType]:
     """Return the frame and its callers, outermost first."""
-    frames = []
-    while frame is not None:
-        frames.append(frame)
-        frame = frame.f_back
-    return frames[::-1]
+    return [*internals.with_callers(frame)][::-1]
 
 
 # ---- the profiler that keeps a stack of its own -----------------------------------------------------------------
