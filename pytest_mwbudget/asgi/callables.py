@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -24,12 +24,14 @@ from types import (
 from typing import Any
 
 from ..interpreter.code_patching import Parameters, twin
-from ..interpreter.identity import MISSING, bases, class_name, from_c, is_a, is_class, names_in, of_type
+from ..interpreter.identity import MISSING, bases, class_name, from_c, identity, is_a, is_class, names_in, of_type
 from ..model.stack import Kind
 from .calls import ROLES
 
 # Static methods, bound methods and decorators that may stand between an attribute and its innermost function.
 MOST_WRAPPERS = 8
+# The most objects to look at for what is held at any depth.
+MOST_REACHED = 200
 # Types of functions in C.
 BUILTIN = (
     BuiltinFunctionType,
@@ -229,3 +231,23 @@ def held_values(callee: object) -> Iterator[object]:
                     yield slot.__get__(callee, type(callee))
                 except AttributeError:
                     continue
+
+
+def reached(roots: Iterable[object], inside: Callable[[object], Iterable[object]]) -> Iterator[object]:
+    """Yield these objects and those that `inside` finds in them at any depth, nearest first: MOST_REACHED at most.
+
+    Each object is yielded once, and looked into only when the next one is asked for.
+    """
+    waiting: list[object] = []
+    seen: set[int] = set()
+
+    def add(values: Iterable[object]) -> None:
+        for value in values:
+            if len(waiting) < MOST_REACHED and identity(value) not in seen:
+                seen.add(identity(value))
+                waiting.append(value)
+
+    add(roots)
+    for value in waiting:
+        yield value
+        add(inside(value))

@@ -131,7 +131,6 @@ def stack_of(first: Trace, second: Trace) -> Stack:
     elif first.unwatched or second.unwatched:
         why_unseen = UNSEEN
     tasks = {call.task for call in second.calls if not call.elsewhere}
-    displaced = first.displaced or second.displaced
     anew = _made_anew(second, layer_calls, index_of)
     stack = with_layers(entries, tasks=len(tasks) > 1, displaced=displaced, why_unseen=why_unseen, anew=anew)
     stack = replace(stack, uncut=second.uncut, anew=bool(anew))
@@ -147,12 +146,12 @@ def _made_anew(
     These are objects that enter other callables. A function that is made for a request, such as an exception wrapper,
     cannot be told from a part of its maker.
     """
-    outer = {outer_call for call in layer_calls for outer_call in call.outer_calls()}
+    outer = {outer_call for call in layer_calls for outer_call in call.outer()}
     made: dict[int, tuple[EntryIndex | None, object]] = {}
     for call in trace.calls:
         new = call in layer_calls and call in outer and call not in index_of and call.hook is None
         if new and not is_function(call.callee) and kind_of(call.callee) != "routing":
-            around = next((index_of[outer_call] for outer_call in call.outer_calls() if outer_call in index_of), None)
+            around = next((index_of[outer_call] for outer_call in call.outer() if outer_call in index_of), None)
             made.setdefault(id(call.callee), (around, call.callee))
     return list(made.values())
 
@@ -166,7 +165,7 @@ def _entry(
     outlives: bool,
 ) -> Entry:
     call = calls[0]
-    outer_calls = [next((outer for outer in each_call.outer_calls() if outer in index_of), None) for each_call in calls]
+    outer_calls = [next((outer for outer in each_call.outer() if outer in index_of), None) for each_call in calls]
     parents = tuple(None if outer is None else index_of[outer] for outer in outer_calls)
     outer = outer_calls[0]
     function = None if (call.elsewhere or outlives) and call.hook is None else call.function
@@ -251,7 +250,7 @@ def _values_at(spot: Spot, calls: Iterable[TracedCall]) -> dict[int, object]:
 def _nested(calls: Sequence[TracedCall], spots: set[Spot]) -> bool:
     """Return whether a call of a function is inside another call that has the same arguments at these spots."""
     keys = {call: call.call.key_of(frozenset(spots)) for call in calls}
-    return any(keys.get(outer) == key for call, key in keys.items() for outer in call.outer_calls())
+    return any(keys.get(outer) == key for call, key in keys.items() for outer in call.outer())
 
 
 # ---- which calls enter a layer --------------------------------------------------------------------------------------
@@ -299,7 +298,7 @@ def _is_helper(call: TracedCall, trace: Trace) -> bool:
     unknown = trace.unwatched and held_app(call.callee, ()) is not None
     if unknown or call.answer is None or call.sent:
         return False
-    return not any(inner.answer is call.answer and call in inner.outer_calls() for inner in trace.calls)
+    return not any(inner.answer is call.answer and call in inner.outer() for inner in trace.calls)
 
 
 def _is_decorated(call: TracedCall) -> bool:

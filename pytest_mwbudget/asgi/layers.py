@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from types import MethodType
@@ -11,7 +11,7 @@ from types import MethodType
 from ..model.stack import ENDPOINT, OUTERMOST, EntryIndex, Layer, RowIndex, outwards, parts_of
 from ..model.stack import OUTSIDE as OUTSIDE_ROW
 from . import loops
-from .callables import held_values, is_function, kind_of, looks_asgi, without_transparent_proxies
+from .callables import held_values, is_function, kind_of, looks_asgi, reached, without_transparent_proxies
 from .naming import aliases_of, display_name, numbered, qualname_of
 from .origins import origin_of
 from .stack import Entry, HandedOn, Stack
@@ -30,7 +30,7 @@ def with_layers(
     tasks: bool,
     displaced: bool,
     why_unseen: str | None,
-    anew: Iterable[tuple[EntryIndex | None, object]] = (),
+    anew: Iterable[tuple[EntryIndex | None, object]],
 ) -> Stack:
     """Return the stack of these entries.
 
@@ -43,7 +43,8 @@ def with_layers(
     last = len(entries) if endpoint is None else endpoint
     if app is not None:
         last = app if app == endpoint else app + 1
-    rows = list(_asgi_layers(entries, range(1 if outside else 0, last)))
+    asgi = range(1 if outside else 0, last)
+    rows = [_Row(EntryIndex(i), entries[i].callee) for i in asgi if entries[i].hook is None]
     if app is None:
         rows += [_Row(None, inner) for inner in (_not_entered(entries) if endpoint is None else ())]
     else:
@@ -116,13 +117,6 @@ class _Row:
     adapts: str | None = None
     name: str | None = None
     merged_with: str | None = None
-
-
-def _asgi_layers(entries: Sequence[Entry], indexes: Iterable[int]) -> Iterator[_Row]:
-    """Yield the ASGI callables among these entries."""
-    for index in map(EntryIndex, indexes):
-        if entries[index].hook is None:
-            yield _Row(index, entries[index].callee)
 
 
 def _framework_layers(entries: Sequence[Entry], app: EntryIndex, *, all_of_them: bool) -> Iterator[_Row]:
@@ -244,26 +238,17 @@ def _inner_app(entries: Sequence[Entry]) -> object | None:
     innermost = entries[-1]
     bound = [value for spot, value in innermost.call.others() if spot in innermost.telling]
 
-    def may_enter_another(app: object) -> bool:
-        return _is_entered(app, entries) and kind_of(app) != "routing"
+    def not_entered_in(app: object) -> Iterable[object]:
+        return () if _is_entered(app, entries) else _held_apps(app)
+
+    def entered_in(app: object) -> Iterable[object]:
+        return _held_apps(app) if _is_entered(app, entries) and kind_of(app) != "routing" else ()
 
     def is_outside(app: object) -> bool:
-        held = _reached(_held_apps(app), lambda inner: not _is_entered(inner, entries))
-        return any(_is_entered_by(inner, innermost) for inner in held)
+        return any(_is_entered_by(inner, innermost) for inner in reached(_held_apps(app), not_entered_in))
 
-    reached = _reached(_held_apps(innermost.callee, bound), may_enter_another)
-    return next((app for app in reached if not _is_entered(app, entries) and not is_outside(app)), None)
-
-
-def _reached(apps: Iterable[object], through: Callable[[object], bool]) -> Iterator[object]:
-    """Yield these ASGI callables, and those that they hold if the way leads `through` them."""
-    pending, seen = list(apps), set[int]()
-    for app in pending:
-        if id(app) not in seen:
-            seen.add(id(app))
-            yield app
-            if through(app):
-                pending += _held_apps(app)
+    held = reached(_held_apps(innermost.callee, bound), entered_in)
+    return next((app for app in held if not _is_entered(app, entries) and not is_outside(app)), None)
 
 
 def _held_apps(callee: object, bound: Iterable[object] = ()) -> Iterator[object]:

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib import metadata
 from types import CodeType, FrameType
+from typing import Self
 
 from ..interpreter import internals
 from ..interpreter.code_patching import Function
@@ -32,23 +33,34 @@ GATES = {"starlette": starlette.GATES, "fastapi": fastapi.GATES, "litestar": lit
 class Step:
     """A call inside a request: of a part's function, which has a `hook`, or of an ASGI callable.
 
-    Its frame is kept alive, so that the identities of the objects it holds stay valid. `parent` is the step that it is
-    inside. `over` means that it has returned or raised.
+    Its frame is kept alive, so that the identities of the objects it holds stay valid.
     """
 
     frame: FrameType
-    parent: Step | None
+    # The step that it is inside.
+    parent: Self | None
     task: object
+    # In another thread than the request's.
     elsewhere: bool
-    hook: Hook | None
+    hook: Hook | None = None
+    # It has returned or raised: code that runs later in its context is not inside it.
     over: bool = False
 
-    def outer_steps(self) -> Iterator[Step]:
+    @property
+    def part(self) -> str | None:
+        """The name of the part that it enters, None for a dependency and if it enters no part."""
+        return None if self.hook is None or self.hook.layer is None else self.hook.layer.name
+
+    def outer(self) -> Iterator[Self]:
         """Yield the steps that this one is inside, innermost first."""
-        outer = self.parent
-        while outer is not None:
-            yield outer
-            outer = outer.parent
+        step = self.parent
+        while step is not None:
+            yield step
+            step = step.parent
+
+    def innermost_open(self) -> Self | None:
+        """Return the innermost of this step and those that it is inside which is not over, None if all are."""
+        return next((step for step in (self, *self.outer()) if not step.over), None)
 
 
 _current: ContextVar[Step | None] = ContextVar("pytest_mwbudget_step", default=None)
@@ -56,31 +68,31 @@ _current: ContextVar[Step | None] = ContextVar("pytest_mwbudget_step", default=N
 
 @dataclass(slots=True)
 class Opening:
-    """The steps of one request, in order, and what its route is.
-
-    `route` is the framework of the route, None if the request came to no route. `endpoint` is what the framework has
-    for the route: the callable, or Litestar's handler. `handler` are the hooks of the callable, empty for a route of
-    FastAPI. `solved` are the dependencies that FastAPI solved. `stand_ins` are the values in `dependency_overrides`,
-    and `rebuilt` says how often FastAPI rebuilt a dependency because of them. `models` are the models in the type of
-    the response, and `returned_models` those of them that the handler returned, each with the functions that validate
-    it. `validated` counts the calls of these functions. `text` means that the handler returned a str or bytes. `raised`
-    means that a step raised an exception. `error` says why the parts could not be read.
-    """
+    """The steps of one request, in order, and what its route is."""
 
     steps: list[Step] = field(default_factory=list)
     step_of: dict[FrameType, Step] = field(default_factory=dict)
     hooks: dict[CodeType, list[Hook]] = field(default_factory=dict)
+    # The framework of the route, None if the request came to no route.
     route: str | None = None
+    # What the framework has for the route: the callable, or Litestar's handler.
     endpoint: object = None
+    # The hooks of the callable, empty for a route of FastAPI.
     handler: list[Hook] = field(default_factory=list)
+    # The dependencies that FastAPI solved, the values in `dependency_overrides`, and how often FastAPI rebuilt a
+    # dependency because of these.
     solved: list[object] = field(default_factory=list)
     stand_ins: Sequence[object] = ()
     rebuilt: int = 0
+    # The models in the type of the response, those that the handler returned with the functions that validate them, and
+    # the number of calls of each such function.
     models: list[type] = field(default_factory=list)
     returned_models: dict[type, set[Function]] = field(default_factory=dict)
     validated: Counter[Function] = field(default_factory=Counter)
+    # Whether the handler returned a str or bytes, and whether a step raised an exception.
     text: bool = False
     raised: bool = False
+    # Why the parts could not be read.
     error: str | None = None
 
     def begin(self) -> None:
@@ -108,10 +120,11 @@ class Opening:
         if hook is not None and hook.layer is None:
             self.validated[hook.function] += 1
         elif hook is not None and frame not in self.step_of:
-            self._note(Step(frame, self._outer(frame, elsewhere=elsewhere), task, elsewhere, hook))
-            if hook.layer is not None and hook.layer.name == VALIDATE:
+            step = Step(frame, self._outer(frame, elsewhere=elsewhere), task, elsewhere, hook)
+            self._note(step)
+            if step.part == VALIDATE:
                 self._read_dependencies(frame)
-            elif hook.layer is not None and hook.layer.name == SERIALIZE:
+            elif step.part == SERIALIZE:
                 self._guarded(self._read_response(frame))
 
     def _read_dependencies(self, frame: FrameType) -> None:
@@ -119,7 +132,7 @@ class Opening:
         if self.route == "litestar":
             self._guarded(litestar.dependency_hooks(frame.f_locals))
             return
-        outer = self.step_of[frame].outer_steps()
+        outer = self.step_of[frame].outer()
         if any(step.hook and step.hook.function.__code__ is frame.f_code for step in outer):
             hooks = self._guarded(fastapi.dependency_hooks(frame.f_locals))
             self.stand_ins = fastapi.stand_ins(frame.f_locals)
@@ -159,15 +172,14 @@ class Opening:
     def entered_layer(self, frame: FrameType, task: object, *, elsewhere: bool) -> None:
         """Note a call that is traced as that of a layer or of the endpoint, unless it enters a part."""
         if frame not in self.step_of:
-            self._note(Step(frame, self._outer(frame, elsewhere=elsewhere), task, elsewhere, None))
+            self._note(Step(frame, self._outer(frame, elsewhere=elsewhere), task, elsewhere))
 
     def returned(self, frame: FrameType, answer: object, *, raised: bool) -> None:
         """Note that a step is over, and watch the view that Django's routing returned."""
         step = self.step_of[frame]
         step.over = True
         self.raised = self.raised or raised
-        routed = step.hook is not None and step.hook.layer is not None and step.hook.layer.name == ROUTING
-        if routed and answer is not None:
+        if step.part == ROUTING and answer is not None:
             self.route, self.endpoint = "django", answer
             self.handler = self._guarded(django.view_hooks(answer))
 
@@ -192,16 +204,14 @@ class Opening:
     def _outer(self, frame: FrameType, *, elsewhere: bool) -> Step | None:
         """Return the step inside which a frame runs: on its own stack, or else where its task or work was made."""
         inherited = _current.get()
-        if inherited is not None and inherited.over:
-            inherited = next((step for step in inherited.outer_steps() if not step.over), None)
-        outer = frame.f_back
-        while outer is not None:
+        if inherited is not None:
+            inherited = inherited.innermost_open()
+        for outer in internals.with_callers(frame.f_back):
             if outer in self.step_of:
                 below = self.step_of[outer]
                 # A thread that waits for the event loop may do work for it meanwhile, as asgiref's do.
-                for_loop = elsewhere and inherited in self.steps and below in inherited.outer_steps()
+                for_loop = elsewhere and inherited in self.steps and below in inherited.outer()
                 return inherited if for_loop else below
-            outer = outer.f_back
         if inherited is None and elsewhere:
             inherited = next((step for step in reversed(self.steps) if not step.over), None)
         return inherited if inherited in self.steps else None
@@ -272,8 +282,8 @@ class Opening:
 def _outermost_solving(step: Step) -> Step | None:
     """Return the outermost of the calls of `solve_dependencies` directly round a step, None without one."""
     outermost = None
-    for outer in step.outer_steps():
-        if outer.hook is None or outer.hook.layer is None or outer.hook.layer.name != VALIDATE:
+    for outer in step.outer():
+        if outer.part != VALIDATE:
             break
         outermost = outer
     return outermost

@@ -137,7 +137,7 @@ def _sites(stack: Stack, endpoint: EntryIndex, trace: Trace) -> Iterator[_Site]:
     sites: dict[Key, _Site] = {}
     innermost = _innermost(stack, endpoint)
     for step in opening.steps:
-        outer = (calls[outer_step.frame] for outer_step in step.outer_steps() if outer_step.frame in calls)
+        outer = (calls[outer_step.frame] for outer_step in step.outer() if outer_step.frame in calls)
         # Some methods of Django's middlewares are called inside the endpoint. What they call belongs to them.
         around = next((call for call in outer if _enters(call, own) or (call.hook and call.hook.layer)), None)
         if around is None or not _enters(around, own):
@@ -158,15 +158,14 @@ def _enters(call: TracedCall, entry: Entry) -> bool:
 
 
 def _inside_its_own(site: _Site, step: Step, by_step: Mapping[Step, _Site]) -> bool:
-    outer = next((by_step[outer_step] for outer_step in step.outer_steps() if outer_step in by_step), None)
+    outer = next((by_step[outer_step] for outer_step in step.outer() if outer_step in by_step), None)
     return outer is not None and outer is not site and outer.part == site.part
 
 
 def _hook_of(step: Step, calls: Mapping[FrameType, TracedCall], opening: Opening, innermost: object) -> Hook | None:
     """Return the hook of the part that a step enters, None for a step that enters none."""
     if step.hook is not None:
-        layer = step.hook.layer
-        stale = layer is not None and layer.name == HANDLER and opening.route != "fastapi"
+        stale = step.part == HANDLER and opening.route != "fastapi"
         return None if stale and step.hook not in opening.handler else step.hook
     call = calls.get(step.frame)
     if call is None or call.function is None:
@@ -216,9 +215,7 @@ def _entries(
     for number, site in enumerate(sites, number_of_first):
         steps |= dict.fromkeys(site.steps, EntryIndex(number))
     for number, site in enumerate(sites, number_of_first):
-        enclosing = [
-            next(outer_step for outer_step in step.outer_steps() if outer_step in steps) for step in site.steps
-        ]
+        enclosing = [next(outer_step for outer_step in step.outer() if outer_step in steps) for step in site.steps]
         function = site.hook.function
         hands_on = site.part in (FRAMEWORK, RESPOND)
         yield Entry(

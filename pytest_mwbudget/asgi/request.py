@@ -85,7 +85,7 @@ class BuiltRequest:
 
     request: httpx.Request
     headers: tuple[tuple[bytes, bytes], ...]
-    body: tuple[bytes, ...]
+    body: tuple[bytes, ...] = (b"",)
     context: Context | None = None
     offered: frozenset[str] = frozenset()
 
@@ -96,7 +96,12 @@ class BuiltRequest:
     @property
     def line(self) -> RequestLine:
         """The method and the URL."""
-        return RequestLine(self.request.method, self.request.url.raw_path.decode("ascii", "replace"))
+        return RequestLine(self.request.method, self.url)
+
+    @property
+    def url(self) -> str:
+        """The path with the query."""
+        return self.request.url.raw_path.decode("ascii", "replace")
 
     def scope(self, state: Mapping[str, Any] | None) -> Scope:
         """Return a new scope. Calls share only the values that the app put into the lifespan's `state`."""

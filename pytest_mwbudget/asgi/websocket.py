@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +15,6 @@ from ..errors import RepetitionError, SettingError
 from ..model.results import RequestLine
 from . import loops
 from .app import Message, Scope
-from .http_library import httpx
 from .request import BuiltRequest, RequestTemplate, build_request
 from .server import REPEATS, Exchange
 
@@ -73,38 +71,21 @@ def _step(item: object) -> Step:
     return Step(message, answers)
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltConnection:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltConnection(BuiltRequest):
     """A connection that can be opened any number of times. `request` is what httpx built for its handshake."""
 
-    built: BuiltRequest
     steps: tuple[Step, ...]
     subprotocols: tuple[str, ...]
-    context: Context | None = None
-    offered: frozenset[str] = frozenset()
-
-    def takes(self, kind: str) -> bool:
-        """Take no unexpected message, as uvicorn does."""
-        return False
-
-    @property
-    def request(self) -> httpx.Request:
-        """The request of the handshake."""
-        return self.built.request
 
     @property
     def line(self) -> RequestLine:
         """`WS` and the URL."""
-        return RequestLine("WS", self.built.line.url)
-
-    @property
-    def body(self) -> tuple[bytes, ...]:
-        """A connection has no body."""
-        return (b"",)
+        return RequestLine("WS", self.url)
 
     def scope(self, state: Mapping[str, Any] | None) -> Scope:
         """Return a new scope."""
-        http_scope = self.built.scope(state)
+        http_scope = BuiltRequest.scope(self, state)
         del http_scope["method"]
         secure = http_scope["scheme"] in ("https", "wss")
         return {
@@ -128,7 +109,7 @@ def build_connection(
     headers = [(name.lower(), value) for name, value in request.headers.raw]
     offered = [(b"sec-websocket-protocol", ", ".join(names).encode())] if names else []
     kept = [pair for pair in headers if pair[0] not in OF_REQUESTS]
-    return BuiltConnection(BuiltRequest(request, (*kept, *HANDSHAKE, *offered), (b"",)), steps, names)
+    return BuiltConnection(request, (*kept, *HANDSHAKE, *offered), steps=steps, subprotocols=names)
 
 
 class ClientLeftError(OSError):

@@ -26,7 +26,7 @@ from typing import Any
 from ...errors import AppError, described
 from ...interpreter.identity import is_a
 from ...model.endpoint import FRAMEWORK, HANDLER, READ, RESPOND, ROUTING, SERIALIZE
-from ..callables import held_values, module_and_name
+from ..callables import held_values, module_and_name, reached
 from .gates import Gate, hooks_of_call
 from .reading import callee_of, cell, defined, entered, inner_codes, items, layers_of, mapped, read
 from .route import Route, parametrised, why_not
@@ -42,8 +42,6 @@ _LISTS = {
 _ALWAYS_CALLED = "process_view"
 # What MiddlewareMixin runs in a thread where the middleware is async.
 _MIXED_IN = ("process_request", "process_response")
-# The most objects of a middleware to look at for the next link.
-_MOST_HELD = 200
 # What makes a regular expression of a path.
 _SPECIAL = re.compile(r"[()\[\]*+?|\\^$]")
 
@@ -242,20 +240,14 @@ def _adapted(adapter: object) -> object:
 
 def _next_link(middleware: object) -> object:
     """Return the link that a middleware passes requests on to, wherever it keeps it; None if that is too far in."""
-    waiting, seen = [middleware], {id(middleware)}
-    for holder in waiting:
-        if _is_link(holder):
-            return holder
-        held = (*held_values(holder), *items(holder), *mapped(holder).values())
-        inside = [each for each in held if id(each) not in seen and not _leads_elsewhere(each)]
-        seen.update(map(id, inside))
-        waiting += inside[: _MOST_HELD - len(waiting)]
-    return None
+    return next(filter(_is_link, reached([middleware], _held)), None)
 
 
-def _leads_elsewhere(value: object) -> bool:
-    """Return whether what a value holds is of the whole program, or of another handler with a chain of its own."""
-    return is_a(value, type, ModuleType) or read(value, "_middleware_chain") is not None
+def _held(holder: object) -> Iterator[object]:
+    """Yield what an object holds, but what is of the whole program, or a handler that has a chain of its own."""
+    for value in (*held_values(holder), *items(holder), *mapped(holder).values()):
+        if not is_a(value, type, ModuleType) and read(value, "_middleware_chain") is None:
+            yield value
 
 
 # ---- what else belongs to a middleware ------------------------------------------------------------------------------
