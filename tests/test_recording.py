@@ -25,7 +25,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from pytest_mwbudget.asgi.http_library import httpx
-from pytest_mwbudget.asgi.websocket import Step
+from pytest_mwbudget.asgi.request import Step
 from pytest_mwbudget.errors import MeasurementError, ResponseError
 from pytest_mwbudget.model.results import RequestLine
 from pytest_mwbudget.recording import recorder as recorder_module
@@ -283,7 +283,7 @@ def test_a_websocket_is_repeated_with_its_messages_and_answers() -> None:
             assert [websocket.receive_text() for _ in text] == ["hi"] * len(text)
     (request,) = seen.requests
     assert (request.route, request.caller.status, request.caller.calls) == ("/ws/{room}", 101, 51)
-    assert request.caller.template.steps == (Step(None, 1), Step("a", 1), Step("bb", 2))  # type: ignore[attr-defined]
+    assert request.caller.template.steps == (Step(None, 1), Step("a", 1), Step("bb", 2))
     assert (seen.left_out, greeted) == ([], ["a", "bb"] * 51)
     assert request.caller.outcome == "had 4 answers"
 

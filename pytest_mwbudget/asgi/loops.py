@@ -408,19 +408,12 @@ def run(name: LoopName | None, function: Callable[[], Awaitable[_T]]) -> _T:
 def runner(name: LoopName | None) -> asyncio.Runner:
     """Return a runner of a new loop of this name, which must be installed and not be trio."""
     # A factory keeps the runner from replacing the thread's current loop, which other plugins may own.
-    return asyncio.Runner(debug=False, loop_factory=_factory(name))
-
-
-def _factory(name: LoopName | None) -> Callable[[], asyncio.AbstractEventLoop]:
+    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     if name == "uvloop":
         import uvloop
 
-        factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-        return factory
-    if name is None:
-        return asyncio.new_event_loop
-    # asyncio.EventLoop of Python 3.13: asyncio's own loop, whatever the policy.
-    if sys.platform == "win32":
-        return asyncio.ProactorEventLoop
-    else:  # noqa: RET505 - or mypy finds it unreachable on Windows
-        return asyncio.SelectorEventLoop
+        factory = uvloop.new_event_loop
+    elif name is not None:
+        # asyncio.EventLoop of Python 3.13: asyncio's own loop, whatever the policy. Windows has both.
+        factory = getattr(asyncio, "ProactorEventLoop", asyncio.SelectorEventLoop)
+    return asyncio.Runner(debug=False, loop_factory=factory)

@@ -22,6 +22,13 @@ OWN_FILES = (f"{Path(__file__).parents[1]}{os.sep}", PROBE_FILE)
 MEANWHILE = "a tracer, profiler or sys.monitoring tool was switched on or off while executed code was counted"
 
 
+def c_core() -> Any:
+    """Return the core in C. Raises ImportError if it was not built."""
+    from . import _core  # type: ignore[attr-defined, unused-ignore]
+
+    return _core
+
+
 def why_no_executed() -> str | None:
     """Return why no executed code can be counted here, None if it can."""
     if _monitoring() is None:
@@ -53,9 +60,7 @@ def why_no_events() -> bool:
     """Check the count of known code, from Python 3.12 on. Another tool at work would take events away."""
     if _monitoring() is None or monitoring.at_work() or tracers.at_work():
         return True
-    from . import _core  # type: ignore[attr-defined, unused-ignore]
-
-    core: Any = _core
+    core = c_core()
     try:
         core.start(1, OWN_FILES)
     except RuntimeError:  # it counts already, and was checked before

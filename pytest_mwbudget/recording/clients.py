@@ -41,7 +41,7 @@ def _httpx(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
 
 def _starlette(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
     _transports("app", module, patch, recorder)
-    patch(module.TestClient, "send", _within(_streaming_from_a_thread(recorder)))
+    patch(module.TestClient, "send", _within(functools.partial(_streaming_from_a_thread, recorder)))
 
 
 def _litestar(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
@@ -55,7 +55,7 @@ def _litestar_sessions(module: ModuleType, patch: Patch, recorder: Recorder) -> 
 
 
 def _litestar_sync(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
-    patch(module.TestClient, "send", _within(_streaming_from_a_thread(recorder)))
+    patch(module.TestClient, "send", _within(functools.partial(_streaming_from_a_thread, recorder)))
 
 
 def _quart(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
@@ -188,14 +188,11 @@ def _streaming(client: Any, stream: bool = False, **options: Any) -> Iterator[An
         yield client
 
 
-def _streaming_from_a_thread(recorder: Recorder) -> Callable[..., AbstractContextManager[Any]]:
-    @contextmanager
-    def entered(client: Any, **options: Any) -> Iterator[Any]:
-        # The client runs the app in another thread and waits there until its end.
-        with _streaming(client, **options), noting_signals(recorder.interrupt):
-            yield client
-
-    return entered
+@contextmanager
+def _streaming_from_a_thread(recorder: Recorder, client: Any, **options: Any) -> Iterator[Any]:
+    """Do the same for a client that runs the app in another thread and waits there until its end."""
+    with _streaming(client, **options), noting_signals(recorder.interrupt):
+        yield client
 
 
 # ---- all clients ------------------------------------------------------------------------------------------------

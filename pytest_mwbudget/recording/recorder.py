@@ -16,14 +16,12 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from ..asgi import loops
 from ..asgi.app import ASGIApp, Receive, Scope, Send
-from ..asgi.request import RequestTemplate
-from ..asgi.server import Caller, Exchange
-from ..asgi.websocket import Connection
+from ..asgi.server import Caller
 from ..errors import MeasurementError
 from ..interpreter.clocks import perf_counter_ns
 from ..model.estimate import Seconds
 from ..model.results import RequestLine
-from .request import Conversation, Passage, RecordedConnection, RecordedRequest, copied, endpoint_of, line_of, route_of
+from .request import Conversation, Passage, RecordedRequest, copied, endpoint_of, line_of, route_of
 from .signals import IN_A_TASK, noting_signals
 
 # Methods that change nothing, so that a repetition is like the first request.
@@ -187,18 +185,20 @@ class Recorder:
         line, connects = line_of(recorded_scope), isinstance(passage, Conversation)
         why_not = self._why_not(this, line, passage)
         if why_not is not None or passage.status is None:
-            self.left_out(line, why_not or f"the app {'did not accept it' if connects else 'sent no response'}")
+            self.left_out(line, why_not or passage.unanswered)
             return
-        body = (b"",) if isinstance(passage, Conversation) else await self._body(line, passage)
+        body = await self._body(line, passage)
         if body is None:
             return
-        recorded = (line, body, context, recorded_scope, passage.offered, frozenset(passage.refused))
-        template: RequestTemplate
-        kind: type[Exchange]
-        if isinstance(passage, Conversation):
-            template, kind = RecordedConnection(*recorded, passage.steps), Connection
-        else:
-            template, kind = RecordedRequest(*recorded), Exchange
+        template = RecordedRequest(
+            line=line,
+            body=body,
+            context=context,
+            offered=passage.offered,
+            recorded_scope=recorded_scope,
+            refused=frozenset(passage.refused),
+            steps=tuple(passage.steps),
+        )
         caller = Caller(
             app,
             template,
@@ -207,12 +207,12 @@ class Recorder:
             check=lambda: self._check(this),
             calls=1,
             status=passage.status,
-            exchange=kind,
+            exchange=passage.exchange,
         )
         with noting_signals(self.interrupt, IN_A_TASK), _shielded() if connects else nullcontext():
             await self.measure(Recorded(route_of(scope), endpoint_of(scope), caller))
 
-    async def _body(self, line: RequestLine, passage: Passage) -> tuple[bytes, ...] | None:
+    async def _body(self, line: RequestLine, passage: Passage | Conversation) -> tuple[bytes, ...] | None:
         """Return the request's body; None if the rest of it did not come, which is noted."""
         try:
             async with loops.current().limited(BODY_S):
@@ -232,7 +232,7 @@ class Recorder:
             )
         if isinstance(passage, Passage) and streaming.get():
             return "its response is read as a stream"
-        if isinstance(passage, Passage) and not passage.complete:
+        if not passage.complete:
             return "the app returned before its response was complete"
         if this.overlapped:
             return OVERLAPPED

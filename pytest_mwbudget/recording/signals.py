@@ -25,19 +25,13 @@ def noting_signals(note: Callable[[str], None], names: Sequence[str] = ENDING) -
         yield
         return
     with ExitStack() as undo:
-        for name in names:
-            _note_signal(name, note, undo)
+        for number in (getattr(signal, name) for name in names if hasattr(signal, name)):
+            before = signal.getsignal(number)
+            if callable(before):
+                noting = _Noting(number.name, note, before)
+                signal.signal(number, noting)
+                undo.callback(noting.remove, number)
         yield
-
-
-def _note_signal(name: str, note: Callable[[str], None], undo: ExitStack) -> None:
-    number = getattr(signal, name, None)
-    before = signal.getsignal(number) if number is not None else None
-    if number is None or not callable(before):
-        return
-    noting = _Noting(name, note, before)
-    signal.signal(number, noting)
-    undo.callback(noting.remove, number)
 
 
 class _Noting:

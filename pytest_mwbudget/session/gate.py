@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ..timing.run import Environment
     from ..timing.schedule import Schedule
     from .enforcing import Client
+    from .profiles import Publisher
     from .requests.client import MwBudget
     from .requests.own import OwnRequests
     from .turns import Turns
@@ -136,7 +137,6 @@ def _skipped(item: pytest.Item) -> bool:
 def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
     """The client of `app` for the test that requests it."""
     from ..timing.run import Environment
-    from .profiles import Publisher
     from .requests.client import MwBudget
     from .requests.hosted import RequestItem, hosted
 
@@ -147,8 +147,7 @@ def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
         settings = settings_of(item)
     except SettingError:
         settings = Settings()  # the call phase raises the error, so that the test fails, not its setup
-    publisher = Publisher(plugin_folder(config), test_id(item), config.invocation_params.dir)
-    client = MwBudget(app, settings, enforced(config), environment, publisher, lambda: settings_of(item))
+    client = MwBudget(app, settings, enforced(config), environment, _publisher(item), lambda: settings_of(item))
     client.examples, client.limit_s = has_examples(item), time_limit_s(item)
     if isinstance(item, RequestItem):
         client = hosted(request, client)
@@ -179,24 +178,27 @@ def _recording(item: pytest.Item) -> Iterator[None]:
 
 def _own_requests(item: pytest.Item, settings: Settings) -> OwnRequests:
     """Return what measures the requests of a test's own clients."""
-    from .profiles import Publisher
     from .requests.own import OwnRequests
 
-    config = item.config
-    publisher = Publisher(plugin_folder(config), test_id(item), config.invocation_params.dir)
     requests = OwnRequests(
         settings,
-        environment_of(config),
-        publisher,
+        environment_of(item.config),
+        _publisher(item),
         lambda: settings_of(item),
         # A test may ask for the fixture at run time.
         lambda: item.stash.get(_client, None) is requests,
-        config.stash.get(CLAIMS, None),
+        item.config.stash.get(CLAIMS, None),
         has_examples(item),
     )
     requests.limit_s = time_limit_s(item)
     item.stash[_client] = requests
     return requests
+
+
+def _publisher(item: pytest.Item) -> Publisher:
+    from .profiles import Publisher
+
+    return Publisher(plugin_folder(item.config), test_id(item), item.config.invocation_params.dir)
 
 
 def environment_of(config: pytest.Config) -> Environment:

@@ -90,7 +90,7 @@ def probe_trampoline(
         arguments = f"({''.join(f'{name}, ' for name in telling)}), {last}"
     else:
         return detour(original, search.entering(reader, probe, targets, unpatched))
-    teller = reader.told if isinstance(reader, FrameworkReader) else None
+    teller = reader.lead_of if isinstance(reader, FrameworkReader) else None
     identities = [f"_identity_({name if teller is None else f'_told_({name})'})" for name in telling]
     source = _SHAPE.format(
         cells=mentioned_cells(original),

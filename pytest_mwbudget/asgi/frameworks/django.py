@@ -165,20 +165,20 @@ def view_hooks(match: object) -> Iterator[Hook]:
     """Yield the hooks of the view that `resolve_request` has found, and of what Django adapts for each request."""
     view, render = read(match, "func"), _RENDER.function
     layer = FrameworkLayer(read(view, "view_class") or view, (), name=HANDLER)
-    key_of = _told_by(view, render)
+    lead_of = _by_view(view, render)
     yield from hooks_of_call(view, layer)
-    yield from _ADAPTER.hooks(replace(layer, adapts=IN_THREAD), view, key_of)
+    yield from _ADAPTER.hooks(replace(layer, adapts=IN_THREAD), view, lead_of)
     if render is not None:
-        yield from _ADAPTER.hooks(FrameworkLayer(None, (), name=SERIALIZE), render, key_of)
+        yield from _ADAPTER.hooks(FrameworkLayer(None, (), name=SERIALIZE), render, lead_of)
 
 
-def _told_by(view: object, render: object) -> Callable[[Any], object]:
-    """Return what tells the adapters that Django makes for each request apart: the view, or `render`.
+def _by_view(view: object, render: object) -> Callable[[Any], object]:
+    """Return the key of the adapters that Django makes for each request: the view, or `render`.
 
-    Any other adapter is of a middleware, and is told by itself. This runs in timed requests.
+    Any other adapter is of a middleware, and its own key. This runs in timed requests.
     """
 
-    def told(adapter: Any) -> object:
+    def lead_of(adapter: Any) -> object:
         adapted = adapter.func
         if type(adapted) is MethodType and adapted.__func__ is render:
             return render
@@ -187,7 +187,7 @@ def _told_by(view: object, render: object) -> Callable[[Any], object]:
             adapted = adapted.__dict__.get("__wrapped__")
         return view if adapted is view else adapter
 
-    return told
+    return lead_of
 
 
 # ---- the chain ------------------------------------------------------------------------------------------------------
