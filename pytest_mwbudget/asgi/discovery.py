@@ -89,14 +89,11 @@ def _stack_of_most(traces: Sequence[Trace]) -> Stack:
                 around = outwards(other.entries, entry.parent)
                 parent = next((known[key] for outer in around if (key := other.entries[outer].identity) in known), None)
                 known[entry.identity] = EntryIndex(len(entries))
-                entries.append(_stray(entry, parent))
+                # The traced way does not enter it.
+                stray = replace(entry, parent=parent, parents=(), own_task=False, part_of=None)
+                entries.append(replace(stray, same_send=False, same_receive=False))
     strays = range(len(stack.entries), len(entries))
     return replace(stack, entries=tuple(entries), strays=tuple(map(EntryIndex, strays)))
-
-
-def _stray(entry: Entry, parent: EntryIndex | None) -> Entry:
-    """Return an entry of another way, which the traced way does not enter."""
-    return replace(entry, parent=parent, parents=(), own_task=False, same_send=False, same_receive=False, part_of=None)
 
 
 def stack_of(first: Trace, second: Trace) -> Stack:
@@ -118,15 +115,14 @@ def stack_of(first: Trace, second: Trace) -> Stack:
     lasting_calls = [] if displaced else [call for call in (*before, *after) if not call.over]
     outliving = {_identity(call, telling) for call in lasting_calls}
     entries: list[Entry] = []
-    # Layers of a framework send nothing themselves. A layer that raises leaves the response to those outside.
-    asgi_calls = [call for calls in entered.values() if calls[0].hook is None for call in calls]
-    sent = not asgi_calls or any(call.sent for call in asgi_calls)
     for identity, calls in entered.items():
         entries.append(_entry(calls, index_of, telling, entries, outlives=identity in outliving))
+    # Layers of a framework send nothing themselves. A layer that raises leaves the response to those outside.
+    asgi_calls = [call for calls in entered.values() if calls[0].hook is None for call in calls]
     why_unseen = None
     if any(entry.outlives for entry in entries):
         why_unseen = OUTLIVES
-    elif not sent:
+    elif asgi_calls and not any(call.sent for call in asgi_calls):
         why_unseen = ELSEWHERE
     elif first.unwatched or second.unwatched:
         why_unseen = UNSEEN

@@ -37,7 +37,8 @@ def with_layers(
     `why_unseen` says why layers may have been entered and not seen, None when there are none. `anew` are layers that
     are made anew for each request, each with the entry around it.
     """
-    app = _cut_app(entries)
+    # The innermost app with layers of its framework.
+    app = next((EntryIndex(i) for i in reversed(range(len(entries))) if entries[i].seam is not None), None)
     endpoint = _endpoint(entries, app)
     outside = bool(entries) and endpoint != 0 and _is_app(entries)
     last = len(entries) if endpoint is None else endpoint
@@ -127,11 +128,6 @@ def _framework_layers(entries: Sequence[Entry], app: EntryIndex, *, all_of_them:
         first = next(map(EntryIndex, own), None)
         if first is not None or all_of_them:
             yield _Row(first, layer.callee, layer.adapts, layer.name)
-
-
-def _cut_app(entries: Sequence[Entry]) -> EntryIndex | None:
-    """Return the innermost app with layers of its framework."""
-    return next((EntryIndex(i) for i in reversed(range(len(entries))) if entries[i].seam is not None), None)
 
 
 def _probeable(entries: Sequence[Entry], endpoint: EntryIndex | None, app: EntryIndex | None) -> Iterator[EntryIndex]:

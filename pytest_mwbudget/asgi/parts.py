@@ -87,7 +87,11 @@ def _opened(
         calls=repeated,
         overrides=len(opening.stand_ins),
         rebuilt=opening.rebuilt,
-        stand_ins=tuple(_stand_ins(rows, entries, opening)),
+        stand_ins=tuple(
+            layer.name
+            for index, layer in rows
+            if layer.kind == "dependency" and any(entries[index].callee is own for own in opening.stand_ins)
+        ),
         models=tuple(dict.fromkeys(map(type_name, opening.models))),
         returned={type_name(model): calls for model, calls in opening.validated_again().items()},
     )
@@ -104,13 +108,6 @@ def _repeated(
             assert site.hook.layer is not None
             if (calls := opening.calls_of(site.hook.layer.callee, site.steps)) > 1:
                 yield layer.name, calls
-
-
-def _stand_ins(rows: Iterable[tuple[EntryIndex, Layer]], entries: Sequence[Entry], opening: Opening) -> Iterator[str]:
-    """Yield the dependencies that overrides put in place of others."""
-    for index, layer in rows:
-        if layer.kind == "dependency" and any(entries[index].callee is stand_in for stand_in in opening.stand_ins):
-            yield layer.name
 
 
 def _why_closed(opening: Opening, sites: Sequence[_Site], endpoint: Entry) -> str | None:

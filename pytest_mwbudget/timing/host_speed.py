@@ -1,7 +1,8 @@
-"""Measure how fast the machine is by a fixed piece of work, and remember how fast it can be."""
+"""Measure how fast the machine is by fixed pieces of work, and remember how fast it can be."""
 
 from __future__ import annotations
 
+import _thread
 import math
 import platform
 from collections.abc import Callable, Sequence
@@ -47,6 +48,32 @@ def work_ns(clock: Callable[[], int], calls: int) -> float:
     return float(clock() - begin)
 
 
+def hop_ns(clock: Callable[[], int]) -> float:
+    """Return the nanoseconds of a fixed hop: start a thread, hear of it, wake it, and hear of it again.
+
+    Thread pools and event loops wait in the same way: asleep, without the GIL, until another thread wakes them. The
+    thread ends with the hop, so nothing has to be closed. It is none of `threading`, so no tracer or thread check that
+    an app or a test has installed there sees it.
+    """
+    go, back = _thread.allocate_lock(), _thread.allocate_lock()
+    go.acquire()
+    back.acquire()
+
+    def partner() -> None:
+        back.release()
+        go.acquire()
+        back.release()
+
+    begin = clock()
+    _thread.start_new_thread(partner, ())
+    try:
+        back.acquire()
+    finally:
+        go.release()  # also after an interrupt, so that the thread ends
+    back.acquire()
+    return float(clock() - begin)
+
+
 @dataclass(frozen=True, slots=True)
 class Pieces:
     """Pieces of fixed work that are timed after a request: their number, and the calls in each."""
@@ -62,8 +89,8 @@ class Pieces:
         """
         call_ns = max(reference_ns(clock) / CALLS, QUICKEST_CALL_NS)
         most_ns = max(request_ns, SHORTEST_NS)
-        one_ns, all_ns = (min(max(us * 1000, SHORTEST_NS), most_ns) for us in (min(budgets_us), max(budgets_us)))
-        return cls(max(1, int(all_ns / one_ns)), int(one_ns / call_ns))
+        piece_ns, all_ns = (min(max(us * 1000, SHORTEST_NS), most_ns) for us in (min(budgets_us), max(budgets_us)))
+        return cls(max(1, int(all_ns / piece_ns)), int(piece_ns / call_ns))
 
 
 @dataclass(frozen=True, slots=True)

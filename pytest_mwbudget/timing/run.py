@@ -30,8 +30,7 @@ from ..model.estimate import ZERO, Estimate, Microseconds, Nanoseconds, Seconds
 from ..model.quantities import TAILS, TRAITS, Quantity, Source
 from ..model.results import Effort, Frame, Judged, ResultRow, Turn
 from ..model.stack import EntryIndex, RowIndex
-from .hops import hop_ns
-from .host_speed import Interrupted, Machine, Pieces
+from .host_speed import Interrupted, Machine, Pieces, hop_ns
 from .probes import Probes
 from .sampler import Deadline, Part, Sampler
 from .schedule import Schedule
