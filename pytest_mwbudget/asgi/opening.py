@@ -21,7 +21,7 @@ from ..model.endpoint import HANDLER, ROUTING, SERIALIZE, VALIDATE
 from .callables import functions_called
 from .calls import Call
 from .frameworks import django, fastapi, litestar, reading, starlette
-from .frameworks.gates import INSIDE
+from .frameworks.gates import INSIDE, Gate
 from .frameworks.seam import FrameworkLayer, Hook
 
 UNREADABLE = "its parts could not be read ({}: {})"
@@ -100,7 +100,7 @@ class Opening:
         for package, gates in GATES.items():
             for gate in gates if package in sys.modules else ():
                 if not gate.of_each:
-                    self._watch(gate.hooks(FrameworkLayer(None, (), name=gate.part)))
+                    self._watch(gate.hooks(FrameworkLayer(None, name=gate.part)))
 
     def _watch(self, hooks: Iterable[Hook]) -> None:
         for hook in hooks:
@@ -239,8 +239,8 @@ class Opening:
         for gate in GATES[self.route]:
             if gate.needed and gate.function is None:
                 return f"{_release(self.route)} has no function {gate.name}"
-            called = any(map(self._is_step_of, gate.hooks(FrameworkLayer(None, ()))))
-            if gate.after is not None and all(part in entered for part in gate.after) and not (called or refused):
+            due = gate.after is not None and all(part in entered for part in gate.after)
+            if due and not refused and not self._called(gate):
                 return f"{_release(self.route)} did not call {gate.name}"
         return None
 
@@ -251,10 +251,7 @@ class Opening:
 
     def converts(self) -> bool:
         """Return whether FastAPI turned what the handler returned into JSON."""
-        gates = (gate for gate in fastapi.GATES if gate.part == SERIALIZE)
-        return not self.text and any(
-            self._is_step_of(hook) for gate in gates for hook in gate.hooks(FrameworkLayer(None, ()))
-        )
+        return not self.text and any(self._called(gate) for gate in fastapi.GATES if gate.part == SERIALIZE)
 
     def validated_again(self) -> dict[type, int]:
         """Return the models that the handler returned, each with the number of calls of its validators by FastAPI."""
@@ -275,8 +272,9 @@ class Opening:
         solving = (_outermost_solving(step) for step in steps)
         return max(Counter(outermost for outermost in solving if outermost is not None).values(), default=0)
 
-    def _is_step_of(self, hook: Hook) -> bool:
-        return any(step.hook is not None and step.hook.function is hook.function for step in self.steps)
+    def _called(self, gate: Gate) -> bool:
+        function: object = gate.function
+        return any(step.hook is not None and step.hook.function is function for step in self.steps)
 
 
 def _outermost_solving(step: Step) -> Step | None:

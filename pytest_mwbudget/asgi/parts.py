@@ -168,9 +168,9 @@ def _hook_of(step: Step, calls: Mapping[FrameType, TracedCall], opening: Opening
     if call is None or call.function is None:
         return None
     if is_response(call.callee):
-        return hook(call.function, None, FrameworkLayer(None, (), name=RESPOND))
+        return hook(call.function, None, FrameworkLayer(None, name=RESPOND))
     if call.callee is innermost:
-        return hook(call.function, None, FrameworkLayer(None, (), name=FRAMEWORK))
+        return hook(call.function, None, FrameworkLayer(None, name=FRAMEWORK))
     return None
 
 

@@ -31,7 +31,7 @@ def c_core() -> Any:
 
 def why_no_executed() -> str | None:
     """Return why no executed code can be counted here, None if it can."""
-    if _monitoring() is None:
+    if monitoring.api() is None:
         return f"executed code can be seen from Python 3.12 on, this is {sys.version_info[0]}.{sys.version_info[1]}"
     if monitoring.free_tool() is None:
         return "all tool ids of sys.monitoring are taken, so no more tool can see executed code"
@@ -41,7 +41,7 @@ def why_no_executed() -> str | None:
 @contextmanager
 def counting_events(core: Any) -> Iterator[None]:
     """Let the core in C get the events of all code in the block."""
-    tool, events = monitoring.free_tool(), _monitoring().events
+    tool, events = monitoring.free_tool(), monitoring.api().events
     assert tool is not None
     callbacks = {events.INSTRUCTION: core.on_instruction, events.CALL: core.on_call, events.PY_START: core.on_start}
     # An earlier tool with this id may have switched events off for single instructions. That ends when the code runs
@@ -51,14 +51,10 @@ def counting_events(core: Any) -> Iterator[None]:
         yield
 
 
-def _monitoring() -> Any:
-    return getattr(sys, "monitoring", None)
-
-
 @self_check("the code of a function is not counted as its instructions tell", "no executed code is counted")
 def why_no_events() -> bool:
     """Check the count of known code, from Python 3.12 on. Another tool at work would take events away."""
-    if _monitoring() is None or monitoring.at_work() or tracers.at_work():
+    if monitoring.api() is None or monitoring.at_work() or tracers.at_work():
         return True
     core = c_core()
     try:

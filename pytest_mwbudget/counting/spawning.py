@@ -84,25 +84,24 @@ class Spawning:
     def watched(self, library: Library) -> Iterator[None]:
         """Watch the running loop, which is of this library, and every way to a worker thread."""
         self.known_threads |= {thread.ident or 0 for thread in threading.enumerate() if _is_of_a_pool(thread)}
+        if isinstance(threading.Thread.start, FunctionType) and (why := internals.why_no_bootstrap()) is not None:
+            self.unseen.append(f"{why}.")
         with ExitStack() as stack:
-            stack.enter_context(self._detoured(_function(ThreadPoolExecutor.submit), self._handing(1)))
-            # The initializer, which each thread of the pool calls.
-            stack.enter_context(self._detoured(_function(ThreadPoolExecutor.__init__), self._lending(3)))
-            if isinstance(threading.Thread.start, FunctionType) and (why := internals.why_no_bootstrap()) is not None:
-                self.unseen.append(f"{why}.")
-            stack.enter_context(self._detoured(_function(threading.Thread.start), self._starting))
-            stack.enter_context(self._detoured(_function(threading.Condition.notify), self._notifying))
-            stack.enter_context(self._detoured(_function(Future.add_done_callback), self._lending(1)))
-            if "anyio.to_thread" in sys.modules:
-                run_sync = _function(sys.modules["anyio.to_thread"].run_sync)
-                stack.enter_context(self._detoured(run_sync, self._handing(0)))
-            stack.enter_context(self._detoured(_function(asyncio.run_coroutine_threadsafe), self._sending))
-            if library == "trio":
-                self._watch_trio(stack)
-                stack.enter_context(self._asyncio_loops(None))
-            else:
-                stack.enter_context(self._asyncio_loops(asyncio.get_running_loop()))
+            for function, seen in (*self._to_threads(), *(self._of_trio() if library == "trio" else ())):
+                stack.enter_context(self._detoured(_function(function), seen))
+            stack.enter_context(self._asyncio_loops(None if library == "trio" else asyncio.get_running_loop()))
             yield
+
+    def _to_threads(self) -> Iterator[tuple[Any, Seen]]:
+        """Yield the functions through which work comes to threads, and what watches them."""
+        yield ThreadPoolExecutor.submit, self._handing(1)
+        yield ThreadPoolExecutor.__init__, self._lending(3)  # the initializer, which each thread of the pool calls
+        yield threading.Thread.start, self._starting
+        yield threading.Condition.notify, self._notifying
+        yield Future.add_done_callback, self._lending(1)
+        if "anyio.to_thread" in sys.modules:
+            yield sys.modules["anyio.to_thread"].run_sync, self._handing(0)
+        yield asyncio.run_coroutine_threadsafe, self._sending
 
     # ---- detours --------------------------------------------------------------------------------------------------
 
@@ -343,21 +342,19 @@ class Spawning:
 
     # ---- trio -----------------------------------------------------------------------------------------------------
 
-    def _watch_trio(self, stack: ExitStack) -> None:
+    def _of_trio(self) -> Iterator[tuple[Any, Seen]]:
+        """Yield the functions of trio that spawn tasks, and through which work comes to threads and back."""
         import trio
 
         token: Any = type(trio.lowlevel.current_trio_token())
-        for function, seen in (
-            (trio.to_thread.run_sync, self._handing(0)),
-            (trio.lowlevel.start_thread_soon, self._delivering),
-            (trio.from_thread.run, self._returning),
-            (trio.from_thread.run_sync, self._lending(0)),
-            (token.run_sync_soon, self._calling_soon),
-            (trio.Nursery.start_soon, self._spawning(1)),
-            (trio.Nursery.start, self._spawning(1)),
-            (trio.lowlevel.spawn_system_task, self._spawning(0)),
-        ):
-            stack.enter_context(self._detoured(_function(function), seen))
+        yield trio.to_thread.run_sync, self._handing(0)
+        yield trio.lowlevel.start_thread_soon, self._delivering
+        yield trio.from_thread.run, self._returning
+        yield trio.from_thread.run_sync, self._lending(0)
+        yield token.run_sync_soon, self._calling_soon
+        yield trio.Nursery.start_soon, self._spawning(1)
+        yield trio.Nursery.start, self._spawning(1)
+        yield trio.lowlevel.spawn_system_task, self._spawning(0)
 
     def _delivering(self, caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
         """Watch trio's `start_thread_soon`: a thread calls the first argument, and the second with its result."""

@@ -72,7 +72,7 @@ def probe_trampoline(
     targets: Targets,
     unpatched: Function,
     search: ArgumentSearch,
-    inside: Collection[Owner] | None = None,
+    inside: Collection[Owner] | None,
 ) -> CodeType:
     """Return code for a function that enters the probe if the function is called for one of the `targets`.
 
@@ -298,7 +298,7 @@ def _probe_of_awaitable(timeline: Log, clock: Clock) -> Callable[[Owner, Awaitab
     return awaited
 
 
-def probe_for(timeline: Log, clock: Clock, *, plain: bool, inside: Collection[Owner] | None = None) -> Probe:
+def probe_for(timeline: Log, clock: Clock, *, plain: bool, inside: Collection[Owner] | None) -> Probe:
     """Return a probe for coroutine functions, or for `plain` functions, whose code runs as soon as they are called.
 
     `inside` are the owners of an endpoint whose parts have probes.

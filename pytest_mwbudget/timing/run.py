@@ -54,29 +54,26 @@ def cpu_clock() -> Clock | None:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a measurement needs from its surroundings. Tests replace the clocks, the hop and the source of chance.
-
-    `apart` is a context round all requests but the first, which the test sees. `precise` says that reports show the
-    figures even if every budget is kept, `inside` that they show the parts of endpoints, `saves` that they show what
-    leaving out each layer saves. `turns` is a context round a measurement by the clock, which waits until no other
-    process measures; `turn` is what that context returned. `uncounted` has the quantities that are not counted here,
-    each with the reason.
-    """
+    """What a measurement needs from its surroundings. Tests replace the clocks, the hop and the source of chance."""
 
     clock: Clock = perf_counter_ns
     cpu_clock: Clock | None = field(default_factory=cpu_clock)
     rng: random.Random = field(default_factory=random.Random)
     machine: Machine = field(default_factory=Machine)
     progress: Progress = lambda share: None
+    # Round all requests but the first, which the test sees.
     apart: Callable[[], AbstractContextManager[None]] = nullcontext
+    # Reports show the figures even if every budget is kept, the parts of endpoints, and what leaving out a layer saves.
     precise: bool = True
     inside: bool = False
+    saves: bool = False
+    # The quantities that are not counted here, each with the reason.
     uncounted: Mapping[str, str] = field(default_factory=dict)
+    # Round a measurement by the clock: waits until no other process measures. `turn` is what the context returned.
     turns: Callable[[], AbstractContextManager[Turn]] = lambda: nullcontext(Turn())
     turn: Turn = field(default_factory=Turn)
     schedule: Schedule = field(default_factory=Schedule)
     hop: Callable[[Clock], float] = hop_ns
-    saves: bool = False
 
     @property
     def reads(self) -> bool:
@@ -86,39 +83,39 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """A typical request: how long it takes, whether a task is suspended in it, and how many messages entries send.
-
-    `received` are the messages that entries receive, without those that receive few. `hops` says how often it is
-    handed to threads, `streamed` whether many messages pass a layer. `mixed` says that requests take different ways,
-    None if nearly all take the traced one.
-    """
+    """A typical request."""
 
     request_ns: float
+    # A task is suspended in it.
     suspending: bool
+    # The messages that entries send.
     sent: Mapping[EntryIndex, int]
+    # How often it is handed to threads.
     hops: Hops = field(default_factory=Hops)
+    # Many messages pass a layer.
     streamed: bool = False
+    # The messages that entries receive, without entries that receive few.
     received: Mapping[EntryIndex, int] = field(default_factory=dict)
+    # Says that requests take different ways, None if nearly all take the traced one.
     mixed: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """The result of timing a stack.
-
-    `layers` and `frames` have no counts yet. `residue_us` is the sum of the rows less the whole request. `notes` say
-    how far the figures can be trusted. `ways` are those of the requests whose ways are known.
-    """
+    """The result of timing a stack. Its rows have no counts yet."""
 
     layers: Mapping[RowIndex, ResultRow]
     frames: Mapping[Frame, ResultRow]
+    # The sum of the rows less the whole request.
     residue_us: Microseconds
     floor_us: Microseconds
     slowdown: float
     reference_ns: float
     effort: Effort
+    # How far the figures can be trusted.
     notes: tuple[str, ...]
-    ways: Ways = field(default_factory=lambda: Ways({}))
+    # Those of the requests whose ways are known.
+    ways: Ways
 
     @property
     def whole(self) -> Estimate:

@@ -164,12 +164,12 @@ def is_handler(app: object) -> bool:
 def view_hooks(match: object) -> Iterator[Hook]:
     """Yield the hooks of the view that `resolve_request` has found, and of what Django adapts for each request."""
     view, render = read(match, "func"), _RENDER.function
-    layer = FrameworkLayer(read(view, "view_class") or view, (), name=HANDLER)
+    layer = FrameworkLayer(read(view, "view_class") or view, name=HANDLER)
     lead_of = _by_view(view, render)
     yield from hooks_of_call(view, layer)
     yield from _ADAPTER.hooks(replace(layer, adapts=IN_THREAD), view, lead_of)
     if render is not None:
-        yield from _ADAPTER.hooks(FrameworkLayer(None, (), name=SERIALIZE), render, lead_of)
+        yield from _ADAPTER.hooks(FrameworkLayer(None, name=SERIALIZE), render, lead_of)
 
 
 def _by_view(view: object, render: object) -> Callable[[Any], object]:

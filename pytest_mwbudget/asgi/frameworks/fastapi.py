@@ -45,7 +45,7 @@ def dependency_hooks(arguments: Mapping[str, object]) -> Iterator[Hook]:
     """Yield the hooks of the dependency for which `solve_dependencies` was called with these arguments."""
     call = read(arguments.get("dependant"), "call")
     if call is not None:
-        yield from hooks_of_callable(call, FrameworkLayer(call, ()))
+        yield from hooks_of_callable(call, FrameworkLayer(call))
 
 
 def returns_text(arguments: Mapping[str, object]) -> bool:

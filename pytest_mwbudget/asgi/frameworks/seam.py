@@ -26,7 +26,7 @@ class FrameworkLayer:
     callee: object
     # What the framework enters it through: functions, bound methods, or objects with a `__call__` written in Python.
     # The same objects in every request.
-    calls: tuple[object, ...]
+    calls: tuple[object, ...] = ()
     # Why the framework moves the request to a thread or back because of this layer, None if it does not.
     adapts: str | None = None
     # The name of the row, None for the usual name of the callee. An inner function is named after the function that
