@@ -67,7 +67,7 @@ def is_function(callee: object) -> bool:
 
 
 def kind_of(callee: object) -> Kind:
-    """Return "routing" for an object with routes, one of a class named Router, and a route."""
+    """Return "routing" for a route, an object with routes, and an object of a class named Router."""
     is_route = all(of_type(callee, name) is not MISSING for name in ("matches", "handle"))
     is_router = class_name(type(callee))[1].endswith("Router")
     return "routing" if is_router or is_route or _has(callee, "routes") else "middleware"
@@ -127,7 +127,7 @@ def accepts(callee: object, *arguments: object) -> bool:
         bound = (callee, *bound)
     for function in functions or functions_behind(callee):
         try:
-            # Of a copy: the function may have been given the signature of another one.
+            # Of a copy: the function may have been given the signature of another function.
             inspect.signature(twin(function, function.__code__)).bind(*bound, *arguments, **named)
         except TypeError:
             return False
@@ -203,7 +203,7 @@ def without_transparent_proxies(value: object) -> object:
 
 
 def cell_value(cell: CellType) -> object:
-    """Return what a cell holds, MISSING for an empty one."""
+    """Return what a cell holds, MISSING for an empty cell."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -236,7 +236,7 @@ def held_values(callee: object) -> Iterator[object]:
 def reached(roots: Iterable[object], inside: Callable[[object], Iterable[object]]) -> Iterator[object]:
     """Yield these objects and those that `inside` finds in them at any depth, nearest first: MOST_REACHED at most.
 
-    Each object is yielded once, and looked into only when the next one is asked for.
+    Each object is yielded once, and looked into only when the next object is asked for.
     """
     waiting: list[object] = []
     seen: set[int] = set()

@@ -43,7 +43,7 @@ class Call:
 
     @property
     def lead(self) -> object:
-        """The argument before the scope, None without one. Skips None and holders where a holder has the scope."""
+        """The argument before the scope, None if there is none. Skips None and holders where a holder has the scope."""
         if self.within is not None:
             before = self.positional[: self.within]
             leads = [value for value in before if value is not None and not is_a(value, *HOLDERS)]

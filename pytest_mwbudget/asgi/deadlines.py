@@ -77,7 +77,7 @@ class Deadline:
     def _starved_ns(self, late_ns: Nanoseconds) -> Nanoseconds:
         """Return how long the process had no processor since this was last asked, which is `late_ns` too late.
 
-        Of the threads, the one that waited the longest counts. A process that was stopped with its machine waited for
+        The thread that waited the longest counts. A process that was stopped with its machine waited for
         nothing: it asks late without having used the processor. So does a block that only blocks, so this counts once.
         """
         before, self._queued = self._queued, self._times.queued()

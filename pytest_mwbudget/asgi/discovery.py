@@ -65,7 +65,7 @@ def _way(trace: Trace) -> frozenset[object]:
 
 
 def _stack_of_most(traces: Sequence[Trace]) -> Stack:
-    """Return the stack of the way that most requests took; of equally common ways, the one that enters most.
+    """Return the stack of the way that most requests took; of equally common ways, the way that enters most.
 
     What only other ways enter becomes its strays. Layers that are made anew now and then are those of two requests
     between which they were not: then it shows that later requests enter others.
@@ -195,7 +195,7 @@ def _first_part(call: TracedCall, outer_entries: Sequence[Entry]) -> EntryIndex 
 
 
 def _kind(call: TracedCall, outer_entries: Sequence[Entry]) -> Kind:
-    """Return "routing" for an app: one with layers of its framework, or one entered again inside its own layers."""
+    """Return "routing" for an app: with layers of its framework, or entered again inside its own layers."""
     if call.hook is not None:
         return "middleware"
     again = call.seam is not None or is_entered_again(call.callee, outer_entries)

@@ -133,7 +133,7 @@ def _framework_layers(entries: Sequence[Entry], app: EntryIndex, *, all_of_them:
 def _probeable(entries: Sequence[Entry], endpoint: EntryIndex | None, app: EntryIndex | None) -> Iterator[EntryIndex]:
     """Yield the entries at whose boundary a probe can stand: ASGI callables down to the endpoint, and the app's hooks.
 
-    Another app of a framework, which gave up before this one was entered, is one layer with its hooks.
+    An app of a framework that gave up before this app was entered is a layer with its hooks.
     """
     last = len(entries) - 1 if endpoint is None else endpoint
     for index, entry in enumerate(entries):
@@ -143,7 +143,7 @@ def _probeable(entries: Sequence[Entry], endpoint: EntryIndex | None, app: Entry
 
 
 def _is_of(entry: Entry, entries: Sequence[Entry], app: EntryIndex | None) -> bool:
-    """Return whether an entry is one of the hooks of an app."""
+    """Return whether an entry is a hook of an app."""
     return app is not None and entry.hook is not None and entry.hook.seam is entries[app].seam
 
 
@@ -213,7 +213,7 @@ def _handed_on(
 
 
 def _not_entered(entries: Sequence[Entry]) -> Iterator[object]:
-    """Yield the layers inside the layer that answered, each held by the one before it."""
+    """Yield the layers inside the layer that answered, each held by the layer before it."""
     inner = _inner_app(entries) if entries else None
     seen: set[int] = set()
     while inner is not None and id(inner) not in seen and kind_of(inner) != "routing":

@@ -52,7 +52,7 @@ class Step:
         return None if self.hook is None or self.hook.layer is None else self.hook.layer.name
 
     def outer(self) -> Iterator[Self]:
-        """Yield the steps that this one is inside, innermost first."""
+        """Yield the steps that this step is inside, innermost first."""
         step = self.parent
         while step is not None:
             yield step
@@ -261,7 +261,7 @@ class Opening:
         }
 
     def calls_of(self, dependency: object, steps: Iterable[Step]) -> int:
-        """Count the steps that are calls of a dependency by FastAPI for one route; 0 if they may be of another one.
+        """Count the steps that are calls of a dependency by FastAPI for one route; 0 if they may be of another route.
 
         Partials, and functions of one `def`, share their code. A request that enters several routes, or a route several
         times, solves the dependencies of each.
@@ -278,7 +278,7 @@ class Opening:
 
 
 def _outermost_solving(step: Step) -> Step | None:
-    """Return the outermost of the calls of `solve_dependencies` directly round a step, None without one."""
+    """Return the outermost of the calls of `solve_dependencies` directly round a step, None without such a call."""
     outermost = None
     for outer in step.outer():
         if outer.part != VALIDATE:

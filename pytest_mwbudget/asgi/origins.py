@@ -52,7 +52,7 @@ def dispatch_of(callee: object) -> object | None:
 
 
 def _short(file: str) -> str:
-    """Return a file below the working directory relative to it, another one as it is."""
+    """Return a file below the working directory relative to it, any other file as it is."""
     try:
         return file.removeprefix(f"{REAL.os.getcwd()}{os.sep}")
     except OSError:  # the test has removed it

@@ -191,7 +191,7 @@ def _key(site: _Site) -> Key:
 def _own_part(endpoint: Entry, sites: Sequence[_Site], opening: Opening) -> str:
     """Return the part to which belongs what is in no other part."""
     if opening.handled and not any(site.part == HANDLER for site in sites):
-        return HANDLER  # the handler is a layer round the endpoint: an object that hands the request to another one
+        return HANDLER  # the handler is a layer round the endpoint: an object that hands the request to another object
     # A route with a layer of its own has no router inside that layer.
     return ROUTING if endpoint.kind == "routing" or any(site.part == FRAMEWORK for site in sites) else FRAMEWORK
 
@@ -295,7 +295,7 @@ def _adapts(entry: Entry, opening: Opening) -> str | None:
 
 
 def _is_sync(callee: object) -> bool:
-    """Return whether a handler or a dependency is certainly sync. A decorator may have made it of an async one."""
+    """Return whether a handler or a dependency is certainly sync. A decorator may have made it of an async function."""
     callee = reading.entered(callee)
     if is_class(callee):
         return True

@@ -66,7 +66,7 @@ class RequestTemplate(ABC):
     line: RequestLine
     # The body in pieces, at least one.
     body: tuple[bytes, ...] = (b"",)
-    # Each call runs in a copy of this context, or of the current one if this is None.
+    # Each call runs in a copy of this context, or of the current context if this is None.
     context: Context | None = None
     # The names of the extensions that the scope offers and that add messages to a response.
     offered: frozenset[str] = frozenset()

@@ -256,12 +256,12 @@ class Trace:
         return inherited if inherited in self.calls else None
 
     def _is_of_this_request(self, scope: dict[Any, Any], receive: object, send: object) -> bool:
-        """Return whether a call passes the request on, perhaps in a new scope that shares objects with an earlier one.
+        """Return whether a call passes the request on, perhaps in a new scope that shares objects with the scope before.
 
         A request that the app makes to another app shares no object.
         """
         name = dict.get(scope, TRACE_KEY)
-        if type(name) is str:  # what an earlier request has left to do is not of this one
+        if type(name) is str:  # what an earlier request has left to do is not of this request
             return name == self._name
         kind = dict.get(scope, "type")
         if type(kind) is not str or kind not in ("http", "websocket"):

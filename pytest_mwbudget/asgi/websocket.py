@@ -18,7 +18,7 @@ from .app import Message, Scope
 from .request import BuiltRequest, Step, build_request, url_of
 from .server import REPEATS, Exchange
 
-# A connection that was accepted, in the place of the status of a response, and one that was refused.
+# The status of a connection that was accepted, and of a connection that was refused.
 ACCEPTED, REFUSED = 101, 403
 # What the client closes with, and what the app closes with by default.
 NORMAL_CLOSE = 1000
@@ -177,7 +177,7 @@ class Connection(Exchange):
         return self.left and is_disconnect(error)
 
     async def send(self, message: Message) -> None:
-        """Take one message of the app. Raises RuntimeError for one out of order, and ClientLeftError."""
+        """Take a message of the app. Raises RuntimeError for a message out of order, and ClientLeftError."""
         kind = message["type"]
         if self.left:
             if kind == "websocket.send":

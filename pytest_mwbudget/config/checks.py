@@ -67,7 +67,7 @@ def _share(value: object) -> float | None:
 
 
 def _int(value: object) -> int | None:
-    """Convert to a whole number; None if it is not one, or is text of 20 or more characters."""
+    """Convert to a whole number; None if it is no whole number, or is text of 20 or more characters."""
     if isinstance(value, str) and value.strip().isdecimal() and len(value) < 20:
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -39,7 +39,7 @@ Call: TypeAlias = Callable[[Observer], Awaitable[Any]]
 
 @dataclass(slots=True)
 class _Site:
-    """One function that enters one or more layers."""
+    """A function that enters layers."""
 
     function: Function
     reader: Reader | FrameworkReader

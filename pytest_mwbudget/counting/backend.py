@@ -17,7 +17,7 @@ from .python_core import PythonCore
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A core, and by quantity why the core cannot count it. The core in C has the interface of the one in Python."""
+    """A core, and by quantity why the core cannot count it. The core in C has the interface of the core in Python."""
 
     core: PythonCore
     why_not: Mapping[str, str]

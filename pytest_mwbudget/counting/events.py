@@ -86,7 +86,7 @@ class Undisturbed:
     def _number_of_events(self) -> int | None:
         """Return the number of the set of events that are on, None if known code is not counted as it should be.
 
-        CPython changes the number whenever any tool is switched on or off, also one of `sys.settrace`.
+        CPython changes the number whenever any tool is switched on or off, also a tracer of `sys.settrace`.
         """
         self.core.take_executed()
         self.core.run(HARNESS, _known, _inside)
@@ -118,6 +118,6 @@ def _executed_by_known() -> tuple[int, int, int]:
 
 
 def _watched(code: CodeType) -> list[str]:
-    """Return the names of the instructions that have events: those after the one with which the function begins."""
+    """Return the names of the instructions that have events: those after RESUME."""
     names = [instruction.opname for instruction in dis.get_instructions(code)]
     return names[names.index("RESUME") + 1 :]

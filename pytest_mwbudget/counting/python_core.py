@@ -154,7 +154,7 @@ class PythonCore(Charger):
         return {}
 
     def untracked(self, objects: list[Any], /) -> list[Any]:
-        """Return those objects that can hold a remembered one and that the garbage collector does not track.
+        """Return those objects that can hold a remembered object and that the garbage collector does not track.
 
         These are dicts, and remembered tuples: an older tuple cannot hold a newer object.
         """

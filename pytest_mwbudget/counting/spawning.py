@@ -205,7 +205,7 @@ class Spawning:
     def _executing(self, position: int) -> Seen:
         """Watch a loop's `run_in_executor`, whose executor is at `position`, before the work.
 
-        A thread pool is watched itself. Another executor may use one, which then counts nothing.
+        A thread pool is watched itself. If another executor uses a pool, the pool counts nothing.
         """
         lending = self._lending(position + 1)
 

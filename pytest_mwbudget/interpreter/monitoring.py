@@ -23,7 +23,7 @@ from .identity import is_a
 from .internals import is_instrumented, with_callers
 
 TOOLS = range(6)
-# In the order in which one is taken: CPython has given no meaning to the first two.
+# The order in which a free tool is chosen: CPython has given no meaning to the first two.
 _BY_CHOICE = (3, 4, 5, 2, 1, 0)
 _NOT_FOLLOWED = (FrameType, TracebackType, CoroutineType, GeneratorType, AsyncGeneratorType, ModuleType)
 

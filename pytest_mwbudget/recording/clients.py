@@ -25,7 +25,7 @@ from .signals import noting_signals
 
 # What takes the place of a method, made from the method.
 Wrapping: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
-# What httpx calls of a transport. Where one calls the other, it does so on its own object, which is not recorded again.
+# What httpx calls of a transport. A method that calls the other calls it on its own object, which is not recorded again.
 TRANSPORT_METHODS = ("handle_request", "handle_async_request")
 # Replaces a method of a class.
 Patch: TypeAlias = Callable[[type, str, Wrapping], None]
@@ -137,7 +137,7 @@ class Instead:
 def _within(enter: Callable[..., AbstractContextManager[Any]]) -> Wrapping:
     """Run a method within `enter(self, **options)`, on the object that this yields.
 
-    An async method stays one, because a test may look: `mock.patch` chooses its kind of mock by it.
+    An async method stays async, because a test may look: `mock.patch` chooses its kind of mock by it.
     """
 
     def wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -235,7 +235,7 @@ def recorded(recorder: Recorder) -> Iterator[None]:
             recorder.over = True  # a test may have kept a patched method
 
 
-# Methods of recorders that have ended, with what they replaced: a test may put one back, another recorder stand on it.
+# Methods of recorders that have ended, with what they replaced: a test may put them back, another recorder stand on them.
 _ended: WeakKeyDictionary[FunctionType, object] = WeakKeyDictionary()
 
 
@@ -260,7 +260,7 @@ def _put(owner: type, name: str, method: object) -> None:
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
-    """Calls a function with the name and the module after each import of one of CLIENTS."""
+    """Calls a function with the name and the module after each import of a module in CLIENTS."""
 
     def __init__(self, imported: Callable[[str, ModuleType], None]) -> None:
         self.imported = imported

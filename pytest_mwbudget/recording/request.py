@@ -45,10 +45,10 @@ class RecordedRequest(RequestTemplate):
 
 
 class Messages:
-    """Passes the messages of an app on to its client, and notes which ones the client takes.
+    """Passes the messages of an app on to its client, and notes which messages the client takes.
 
     Clients ignore what they do not know. So `refused`, the types that a repetition does not take where ASGI does not
-    expect them, are the `usual` ones, except those that the client took there, and those for which it raised.
+    expect them, are the `usual` types, except those that the client took there, and those for which it raised.
     """
 
     def __init__(self, receive: Receive, send: Send, offered: Iterable[str], usual: Iterable[str]) -> None:
@@ -133,7 +133,7 @@ class Conversation(Messages):
 
     def __init__(self, receive: Receive, send: Send, offered: Iterable[str] = ()) -> None:
         super().__init__(receive, send, offered, (ACCEPT, SEND, CLOSE, DENIAL_START, DENIAL_BODY))
-        # The messages of the client, each with the number of answers before the next one.
+        # The messages of the client, each with the number of answers before the next message.
         self.steps: list[Step] = []
         self._over = False
         self._closed = False

@@ -48,7 +48,7 @@ class _Noting:
         self.passed_on(number, frame)
 
     def remove(self, number: signal.Signals) -> None:
-        """Give the handler before this one back, wherever this one is: blocks of several tasks end in any order."""
+        """Put the handler before this handler back, wherever this handler is: blocks of tasks end in any order."""
         current: object = signal.getsignal(number)
         if current is self:
             signal.signal(number, self.passed_on)

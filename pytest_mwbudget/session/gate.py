@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from .requests.own import OwnRequests
     from .turns import Turns
 
-# What a plugin puts here takes the place of the usual schedule: tests of this package have one that is quick.
+# What a plugin puts here takes the place of the usual schedule: tests of this package have a quick schedule.
 SCHEDULE: pytest.StashKey[Schedule] = pytest.StashKey()
 # The same for the speed of the machine as earlier runs saw it.
 MACHINE: pytest.StashKey[Machine] = pytest.StashKey()
@@ -82,9 +82,9 @@ def take_part(config: pytest.Config) -> None:
 
 
 def prepare(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Import and read what the tests of this run need, in the process that runs them, before the first one.
+    """Import and read what the tests of this run need, in the process that runs them, before the first test.
 
-    While a test runs, its file system may be a fake one, and a module that is imported then would work on it.
+    While a test runs, its file system may be fake, and a module that is imported then would work on it.
     """
     from . import profiles  # noqa: F401
     from .requests import client, hosted  # noqa: F401
@@ -249,7 +249,7 @@ class Gate:
         note_start(item)
         return (yield from _explained(item))
 
-    # With trylast, wrappers in conftest files run outside this one and see the verdict.
+    # With trylast, wrappers in conftest files run outside this wrapper and see the verdict.
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Explain what a test raises, note its results, and fail it for its budgets."""

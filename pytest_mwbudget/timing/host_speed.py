@@ -33,7 +33,7 @@ SHORTEST_NS, QUICKEST_CALL_NS = 10_000.0, 20.0
 def reference_ns(clock: Callable[[], int]) -> float:
     """Return the nanoseconds of the reference workload.
 
-    The second of two runs counts. After an idle wait the first one is slow without any neighbour.
+    The second of two runs counts. After an idle wait the first run is slow without any neighbour.
     """
     for _ in range(2):
         taken = work_ns(clock, CALLS)
@@ -128,7 +128,7 @@ def _same(number: int) -> int:
 
 
 class Machine:
-    """The quickest nanoseconds of the reference workload and of the hop, in this process and in earlier ones.
+    """The quickest nanoseconds of the reference workload and of the hop, in this process and in earlier processes.
 
     `watched_s` is the time for which the machine was watched before the current measurement.
     """
@@ -160,7 +160,7 @@ class Machine:
 def kind() -> str:
     """Return a text that is equal if speeds can be compared: same work, same build of Python, same processor.
 
-    The host's name says nothing, because each container has another one.
+    The host's name says nothing, because each container has another name.
     """
     python = (platform.python_implementation(), platform.python_version(), *platform.python_build())
     return ", ".join([f"{CALLS} calls", *python, platform.python_compiler(), platform.machine(), processor()])

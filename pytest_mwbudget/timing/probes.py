@@ -51,7 +51,7 @@ class _Site:
 
 
 class Probes:
-    """The probes of one stack that read one clock: one for each entry with a function, down to the endpoint's.
+    """The probes of a stack, which read the same clock: a probe for each entry with a function, down to the endpoint's.
 
     `null_owner` owns the time of the null layer. `log` holds the current request; `watch` begins it. The stack must be
     traced after the app has started, and its objects stay alive as long as this object does.

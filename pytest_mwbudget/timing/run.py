@@ -439,7 +439,7 @@ class Timing:
         return Effort(self.sampler.samples.requests, self.sampler.samples.rounds, self.seconds)
 
     def _residue_us(self, look: Look) -> Microseconds:
-        """Return the sum of the rows less the whole request, NaN if one of them has no interval."""
+        """Return the sum of the rows less the whole request, NaN if any of them has no interval."""
         estimates = look.estimates
         endpoint = None if self.stack.endpoint is None else estimates.split.get(self.stack.endpoint)
         parts = [row.us for row in look.rows if row.us is not None] + [endpoint or ZERO, estimates.outside]

@@ -38,7 +38,7 @@ _LISTS = {
     "process_template_response": "_template_response_middleware",
     "process_exception": "_exception_middleware",
 }
-# Of these methods, the one that Django calls in each request.
+# The only one of these methods that Django calls in each request.
 _ALWAYS_CALLED = "process_view"
 # What MiddlewareMixin runs in a thread where the middleware is async.
 _MIXED_IN = ("process_request", "process_response")
@@ -51,7 +51,7 @@ _RENDER = Gate(SERIALIZE, "django.template.response", ("SimpleTemplateResponse",
 GATES = (
     _ADAPTER,
     _RENDER,
-    # Without middlewares, and where the app is mounted in another one.
+    # Without middlewares, and where the app is mounted in another app.
     Gate(FRAMEWORK, "django.core.handlers.asgi", ("ASGIHandler", "__call__")),
     Gate(READ, "django.core.handlers.asgi", ("ASGIHandler", "read_body")),
     Gate(READ, "django.http.request", ("HttpRequest", "body", "fget")),
@@ -70,7 +70,7 @@ GATES = (
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A middleware of the chain: `link` is its `inner` function, `adapters` stand between it and the one outside it."""
+    """A middleware of the chain: `link` is its `inner` function, `adapters` stand between it and what is outside it."""
 
     callee: object
     link: FunctionType
@@ -82,7 +82,7 @@ class _Step:
 
     @property
     def name(self) -> str:
-        """The name that stands in `MIDDLEWARE`: that of a class, or of the function that made this one."""
+        """The name that stands in `MIDDLEWARE`: that of a class, or of the function that made this function."""
         if type(self.callee) is FunctionType:
             return self.callee.__code__.co_qualname.partition(".<locals>")[0].rpartition(".")[2]
         return type(self.callee).__name__
@@ -93,7 +93,7 @@ def seam(app: object) -> Seam | None:
     steps, endpoint = _walk(app)
     unread = None
     if steps and endpoint is None:
-        # The chain breaks off: what the last one does cannot be told from what is inside it.
+        # The chain breaks off: what the last middleware does cannot be told from what is inside it.
         endpoint = steps.pop()
         unread = endpoint.name
     calls: list[tuple[object, object]] = []
@@ -139,7 +139,7 @@ def _patterns(patterns: Iterable[Any], prefix: str) -> Iterator[Route]:
 
 
 def _of_regex(pattern: str) -> str:
-    """Return the text that a regular expression matches, if it is one, without its anchors."""
+    """Return the text of a regular expression without its anchors."""
     return pattern.removeprefix("^").removesuffix("$").replace(r"\Z", "")
 
 

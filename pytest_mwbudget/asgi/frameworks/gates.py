@@ -83,7 +83,7 @@ def hooks_of_callable(call: object, layer: FrameworkLayer) -> Iterator[Hook]:
 
 
 def generator_of(call: object) -> CodeType | None:
-    """Return the code of a generator function, also of one in a decorator, None for any other callable."""
+    """Return the code of a generator function, also if it is in a decorator, None for any other callable."""
     codes = (function.__code__ for function in functions_called(entered(call)))
     return next((code for code in codes if code.co_flags & GENERATORS), None)
 
