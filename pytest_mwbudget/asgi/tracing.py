@@ -256,7 +256,7 @@ class Trace:
         return inherited if inherited in self.calls else None
 
     def _is_of_this_request(self, scope: dict[Any, Any], receive: object, send: object) -> bool:
-        """Return whether a call passes the request on, perhaps in a new scope that shares objects with the scope before.
+        """Return whether a call passes the request on, perhaps in a new scope that shares objects with an earlier one.
 
         A request that the app makes to another app shares no object.
         """

@@ -25,7 +25,7 @@ from .signals import noting_signals
 
 # What takes the place of a method, made from the method.
 Wrapping: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
-# What httpx calls of a transport. A method that calls the other calls it on its own object, which is not recorded again.
+# What httpx calls of a transport. If one calls the other, it does so on its own object, which is not recorded again.
 TRANSPORT_METHODS = ("handle_request", "handle_async_request")
 # Replaces a method of a class.
 Patch: TypeAlias = Callable[[type, str, Wrapping], None]
@@ -235,7 +235,7 @@ def recorded(recorder: Recorder) -> Iterator[None]:
             recorder.over = True  # a test may have kept a patched method
 
 
-# Methods of recorders that have ended, with what they replaced: a test may put them back, another recorder stand on them.
+# Methods of ended recorders, with what they replaced: a test may put them back, another recorder stand on them.
 _ended: WeakKeyDictionary[FunctionType, object] = WeakKeyDictionary()
 
 
