@@ -7,6 +7,7 @@ import importlib
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import CoroutineType
@@ -25,20 +26,21 @@ ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 Observer: TypeAlias = Callable[[ASGIApp, Scope, Receive, Send], Awaitable[None]]
 
 
+@dataclass(eq=False)
 class NamedApp:
     """The app at `package.module:attribute`, imported when it is first asked for.
 
     The reference may name a factory without parameters, or be a call with literal arguments, as in
-    `package.module:create_app("test", debug=True)`. `where` names its source in messages. `note` says how the app was
-    made if a factory made it, after `load`.
+    `package.module:create_app("test", debug=True)`.
     """
 
-    def __init__(self, reference: str, root: Path, where: str = "mw_budget_app") -> None:
-        self.reference = reference
-        self.root = root
-        self.where = where
-        self.note: str | None = None
-        self._app: ASGIApp | None = None
+    reference: str
+    root: Path
+    # Names the source of the reference in messages.
+    where: str = "mw_budget_app"
+    # How a factory made the app, after `load`.
+    note: str | None = None
+    _app: ASGIApp | None = None
 
     def load(self) -> ASGIApp:
         """Import the app, or have its factory make it, once. Raises AppError when there is no name or no such app."""

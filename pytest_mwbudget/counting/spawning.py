@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from contextvars import Context
+from dataclasses import dataclass, field
 from functools import partial
 from types import CoroutineType, FrameType, FunctionType
 from typing import Any, TypeAlias
@@ -46,29 +47,27 @@ POOLS = ("anyio._", "concurrent.futures.process.", "concurrent.futures.thread.",
 SCHEDULING = {"call_soon": 0, "call_soon_threadsafe": 0, "call_later": 1, "call_at": 1}
 
 
+@dataclass(eq=False, slots=True)
 class Spawning:
-    """Count tasks and threads by owner and name.
+    """Count tasks and threads by owner and name."""
 
-    `background` is charged for tasks that were there before, except the task that counts, which is charged to `aside`.
-    """
-
-    def __init__(self, core: Charger, background: Owner, aside: Owner) -> None:
-        self.core = core
-        self.background = background
-        self.aside = aside
-        # Lists, because threads may append at the same time.
-        self.tasks: list[tuple[Owner, str]] = []
-        self.threads: list[tuple[Owner, str]] = []
-        # The threads that are calling `run_in_executor`.
-        self.executing: set[int] = set()
-        # The idents of pools' threads, and of threads that were seen to start.
-        self.known_threads: set[int] = set()
-        # By the id of a `threading.Condition`: who notified it.
-        self.notified: defaultdict[int, set[Owner]] = defaultdict(set)
-        # By the ident of a thread that works for nobody: who was charged when its callbacks ran in an event loop.
-        self.answered: defaultdict[int, set[Owner]] = defaultdict(set)
-        # Why some tasks and threads were not seen.
-        self.unseen: list[str] = []
+    core: Charger
+    # Is charged for tasks that were there before, except the task that counts, which is charged to `aside`.
+    background: Owner
+    aside: Owner
+    # Lists, because threads may append at the same time.
+    tasks: list[tuple[Owner, str]] = field(default_factory=list)
+    threads: list[tuple[Owner, str]] = field(default_factory=list)
+    # The threads that are calling `run_in_executor`.
+    executing: set[int] = field(default_factory=set)
+    # The idents of pools' threads, and of threads that were seen to start.
+    known_threads: set[int] = field(default_factory=set)
+    # By the id of a `threading.Condition`: who notified it.
+    notified: defaultdict[int, set[Owner]] = field(default_factory=lambda: defaultdict(set))
+    # By the ident of a thread that works for nobody: who was charged when its callbacks ran in an event loop.
+    answered: defaultdict[int, set[Owner]] = field(default_factory=lambda: defaultdict(set))
+    # Why some tasks and threads were not seen.
+    unseen: list[str] = field(default_factory=list)
 
     def take(self) -> tuple[dict[Owner, Counter[str]], dict[Owner, Counter[str]]]:
         """Return tasks and threads by owner since the last call."""

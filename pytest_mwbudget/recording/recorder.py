@@ -11,7 +11,7 @@ import threading
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import Context, ContextVar, copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from ..asgi import loops
@@ -76,33 +76,26 @@ class _Open:
     overlapped: bool = False
 
 
+@dataclass(eq=False, slots=True)
 class Recorder:
-    """Records the requests of all clients while it is in use.
+    """Records the requests of all clients while it is in use."""
 
-    `repeat` are the methods to repeat besides REPEATABLE. `measure` is awaited for each request that can be repeated.
-    `left_out` is told each request that is not, with the reason. `seen` is whether any client has made a request,
-    `unknown` names the modules of clients whose requests cannot be recorded. Requests only pass when it is `over`, or
-    not `active`.
-    """
-
-    def __init__(
-        self,
-        repeat: Collection[str],
-        measure: Measure,
-        left_out: LeaveOut,
-        active: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self.methods = frozenset((*REPEATABLE, *repeat))
-        self.measure = measure
-        self.left_out = left_out
-        self.active = active
-        self.seen = False
-        self.unknown: list[str] = []
-        # The name of the signal that came during a request.
-        self.interrupted: str | None = None
-        self.over = False
-        self._open: set[_Open] = set()
-        self._lock = threading.Lock()
+    # The methods to repeat besides REPEATABLE.
+    repeat: Collection[str]
+    # Is awaited for each request that can be repeated.
+    measure: Measure
+    left_out: LeaveOut
+    # Requests only pass when the recorder is `over`, or not `active`.
+    active: Callable[[], bool] = lambda: True
+    over: bool = False
+    # Whether any client has made a request.
+    seen: bool = False
+    # The modules of clients whose requests cannot be recorded.
+    unknown: list[str] = field(default_factory=list)
+    # The name of the signal that came during a request.
+    interrupted: str | None = None
+    _open: set[_Open] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def interrupt(self, signal: str) -> None:
         """End the measurement that is under way, because this signal came."""
@@ -224,7 +217,7 @@ class Recorder:
         return None
 
     def _why_not(self, this: _Open, line: RequestLine, passage: Passage | Conversation) -> str | None:
-        if line.method not in self.methods:
+        if line.method not in (*REPEATABLE, *self.repeat):
             return (
                 f"a {line.method} request is not repeated automatically; if the app can take thousands of them, set"
                 f" repeat=[{line.method!r}] in the mw_budget marker, or mw_budget_repeat = {line.method} in the"

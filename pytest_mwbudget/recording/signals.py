@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -34,13 +35,13 @@ def noting_signals(note: Callable[[str], None], names: Sequence[str] = ENDING) -
         yield
 
 
+@dataclass(eq=False, slots=True)
 class _Noting:
     """A handler that notes a signal and passes it on."""
 
-    def __init__(self, name: str, note: Callable[[str], None], passed_on: Callable[..., Any]) -> None:
-        self.name = name
-        self.note = note
-        self.passed_on = passed_on
+    name: str
+    note: Callable[[str], None]
+    passed_on: Callable[..., Any]
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         __tracebackhide__ = True

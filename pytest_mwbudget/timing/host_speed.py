@@ -127,18 +127,20 @@ def _same(number: int) -> int:
     return number
 
 
+@dataclass(eq=False, slots=True)
 class Machine:
-    """The quickest nanoseconds of the reference workload and of the hop, in this process and in earlier processes.
+    """The quickest nanoseconds of the reference workload and of the hop: known of earlier processes, and seen here."""
 
-    `watched_s` is the time for which the machine was watched before the current measurement.
-    """
+    known_ns: float = math.inf
+    # The time for which the machine was watched before the current measurement.
+    watched_s: float = math.inf
+    known_hop_ns: float = math.inf
+    seen_ns: float = math.inf
+    seen_hop_ns: float = math.inf
 
-    def __init__(self, known_ns: float = math.inf, watched_s: float = math.inf, known_hop_ns: float = math.inf) -> None:
-        self.known_ns = known_ns
-        self.seen_ns = math.inf
-        self.known_hop_ns = known_hop_ns
-        self.seen_hop_ns = math.inf
-        self.watched_s = watched_s if math.isfinite(known_ns) else 0.0
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.known_ns):
+            self.watched_s = 0.0
 
     @property
     def best_ns(self) -> float:

@@ -16,6 +16,7 @@ from ..analysis.estimates import Estimates, estimate
 from ..analysis.messages import with_messages
 from ..analysis.remarks import remarks, slowest
 from ..analysis.rows import Bounded, Row, row_with_time
+from ..analysis.samples import Samples
 from ..analysis.slowdown import NONE, Hops, Interruptions
 from ..analysis.tails import tails_of
 from ..analysis.verdicts import NOT_ENTERED, BudgetKey, Look, judge_all
@@ -125,47 +126,41 @@ class Timed:
         return us
 
 
+@dataclass(eq=False)
 class Timing:
-    """One stack being timed.
+    """A stack being timed."""
 
-    `looks_before` is the number of looks at samples that were discarded. These looks have spent their share of ALPHA.
-    """
+    stack: Stack
+    caller: server.Caller
+    layers: Sequence[Bounded]
+    settings: Settings
+    environment: Environment
+    pace: Pace
+    # The looks at samples that were discarded. They have spent their share of ALPHA.
+    looks_before: int = 0
+    looks: int = 0
+    over: bool = False
+    latest: Look | None = None
+    failed_before: frozenset[BudgetKey] = frozenset()
 
-    def __init__(
-        self,
-        stack: Stack,
-        caller: server.Caller,
-        layers: Sequence[Bounded],
-        settings: Settings,
-        environment: Environment,
-        pace: Pace,
-        looks_before: int = 0,
-    ) -> None:
-        self.stack = stack
-        self.layers = layers
-        self.settings = settings
-        self.environment = environment
+    def __post_init__(self) -> None:
+        environment, pace = self.environment, self.pace
         self.schedule = environment.schedule
         # The budgets of rows that are no layers, without those of rows that have no time: no request would judge these.
-        frames = settings.budgets.frames
-        self.frames = {frame: us for frame, us in frames.items() if frame != "endpoint" or stack.endpoint is not None}
+        untimed = {"endpoint"} if self.stack.endpoint is None else set()
         if pace.mixed is not None:
-            self.frames.pop("total", None)  # its requests have no probes and cannot be told apart
-        self.caller = caller
-        self.pace = pace
-        self.looks = 0
-        self.looks_before = looks_before
-        self.over = False
-        self.latest: Look | None = None
-        self.failed_before: frozenset[BudgetKey] = frozenset()
+            untimed.add("total")  # its requests have no probes and cannot be told apart
+        self.frames = {frame: us for frame, us in self.settings.budgets.frames.items() if frame not in untimed}
         self.first_look = self.schedule.first_look(pace.request_ns)
         self.hops = pace.hops if pace.hops.whole and self._can_hop() else None
         self.begun_ns = environment.clock()
         # Real interruptions mean nothing on another clock.
         self.interrupted = Interrupted.now() if environment.clock is perf_counter_ns else None
-        self.sampler = self._sampler(caller, pace)
+        self.sampler = self._sampler()
 
-    def _sampler(self, caller: server.Caller, pace: Pace) -> Sampler:
+    def _sampler(self) -> Sampler:
+        caller, pace = self.caller, self.pace
+
         async def timed(observer: Observer | None) -> Nanoseconds:
             return (await caller(observer)).elapsed_ns
 
@@ -174,22 +169,20 @@ class Timing:
 
         # Each thread has a processor's clock of its own, and these cannot be compared.
         cpu_clock = None if self.stack.threads else self.environment.cpu_clock
-        sampler = Sampler(
-            probes(self.environment.clock),
+        clock = self.environment.clock
+        percentiles_us = [us for layer in self.layers for quantity, us in layer.bounds.items() if quantity in TAILS]
+        return Sampler(
+            probes(clock),
             probes(cpu_clock) if cpu_clock else None,
             timed,
             self.environment.rng,
-            pace.sent,
+            Samples(self.stack.probeable, pace.sent, received=pace.received),
             self.schedule,
             self.schedule.turn(pace.request_ns),
-            self.environment.hop if self.hops else None,
+            hop=self.environment.hop if self.hops else None,
             by_message=pace.streamed and self._reads_messages,
+            pieces=Pieces.as_long_as(percentiles_us, pace.request_ns, clock) if percentiles_us else None,
         )
-        percentiles_us = [us for layer in self.layers for quantity, us in layer.bounds.items() if quantity in TAILS]
-        if percentiles_us:
-            sampler.pieces = Pieces.as_long_as(percentiles_us, pace.request_ns, self.environment.clock)
-        sampler.samples.received = pace.received
-        return sampler
 
     @property
     def _reads_messages(self) -> bool:
