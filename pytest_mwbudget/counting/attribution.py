@@ -64,7 +64,7 @@ class Charging:
         self.parts = frozenset(map(owner_of, stack.part_entries))
         # The owners inside which the boundaries of parts are.
         self.inside = self.parts if stack.endpoint is None else self.parts | {owner_of(stack.endpoint)}
-        # Delayed requests wait at the endpoint: some layers do more after a longer time, such as layers with histograms.
+        # Delayed requests wait at the endpoint: some layers do more after a longer time, as layers with histograms do.
         self.slow = owner_of(stack.endpoint) if delayed and stack.endpoint is not None else None
         self.delays_s = cycle(DELAYS_S)
         # The owner of each message through an outer boundary, and an owner each time that it is entered. Lists, because
