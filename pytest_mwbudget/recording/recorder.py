@@ -141,7 +141,7 @@ class Recorder:
     async def _passed(self, this: _Open, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         recorded_scope, context = copied(scope), copy_context()
         kind = Conversation if scope["type"] == "websocket" else Passage
-        passage = kind(receive, send, scope.get("extensions") or ())
+        passage = kind(receive, send, frozenset(scope.get("extensions") or ()))
         context.run(_inside.set, "again")
         begin = perf_counter_ns()
         ended = await self._first(app, scope, passage)

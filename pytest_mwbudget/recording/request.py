@@ -6,7 +6,7 @@ import copy
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
@@ -44,19 +44,18 @@ class RecordedRequest(RequestTemplate):
         return copied(self.recorded_scope)
 
 
+@dataclass(eq=False)
 class Messages:
-    """Passes the messages of an app on to its client, and notes which messages the client takes.
+    """Passes the messages of an app on to its client, and notes which messages the client takes."""
 
-    Clients ignore what they do not know. So `refused`, the types that a repetition does not take where ASGI does not
-    expect them, are the `usual` types, except those that the client took there, and those for which it raised.
-    """
-
-    def __init__(self, receive: Receive, send: Send, offered: Iterable[str], usual: Iterable[str]) -> None:
-        self._receive, self._send = receive, send
-        self.offered = frozenset(offered)
-        self.refused = set(usual)
-        # None until the app has begun to answer.
-        self.status: int | None = None
+    _receive: Receive
+    _send: Send
+    offered: frozenset[str] = frozenset()
+    # None until the app has begun to answer.
+    status: int | None = None
+    # The types that a repetition does not take where ASGI does not expect them. Clients ignore what they do not know, so
+    # these are the usual types but those that the client took there, and those for which it raised.
+    refused: set[str] = field(default_factory=set)
 
     def ended_by(self, error: BaseException) -> bool:
         """Return whether an exception only ends an app that has answered."""
@@ -73,6 +72,7 @@ class Messages:
             self.refused.discard(message["type"])
 
 
+@dataclass(eq=False)
 class Passage(Messages):
     """Passes the messages of a request on, and notes the request's body and whether the response is complete."""
 
@@ -80,13 +80,12 @@ class Passage(Messages):
     unanswered = "the app sent no response"
     steps = ()
 
-    def __init__(self, receive: Receive, send: Send, offered: Iterable[str] = ()) -> None:
-        super().__init__(receive, send, offered, (START, BODY))
-        self._pieces: list[bytes] = []
-        self._ended = False
-        self._body_over = False
-        self._trailers = False
-        self.complete = False
+    refused: set[str] = field(default_factory=lambda: {START, BODY})
+    complete: bool = False
+    _pieces: list[bytes] = field(default_factory=list)
+    _ended: bool = False
+    _body_over: bool = False
+    _trailers: bool = False
 
     async def receive(self) -> Message:
         """Pass a message of the client on to the app."""
@@ -102,7 +101,8 @@ class Passage(Messages):
         """Pass a message of the app on to the client."""
         kind = message["type"]
         starts = kind == START and self.status is None
-        continues = self._is_body(kind) and self.status is not None and not self._body_over
+        is_body = kind == BODY or (kind in BODIES and kind in self.offered)
+        continues = is_body and self.status is not None and not self._body_over
         ends = kind == TRAILERS and self._body_over and not self.complete
         await self._passed_on(message, expected=starts or continues or ends)
         if starts:
@@ -114,9 +114,6 @@ class Passage(Messages):
         elif ends:
             self.complete = not message.get("more_trailers", False)
 
-    def _is_body(self, kind: str) -> bool:
-        return kind == BODY or (kind in BODIES and kind in self.offered)
-
     async def body(self) -> tuple[bytes, ...]:
         """Return the request's body in pieces, also what the app left unread."""
         while not self._ended:
@@ -124,6 +121,7 @@ class Passage(Messages):
         return tuple(self._pieces) or (b"",)
 
 
+@dataclass(eq=False)
 class Conversation(Messages):
     """Passes the messages of a WebSocket connection on, and notes which answers came after which message."""
 
@@ -131,12 +129,11 @@ class Conversation(Messages):
     unanswered = "the app did not accept it"
     complete = True  # it may end at any time
 
-    def __init__(self, receive: Receive, send: Send, offered: Iterable[str] = ()) -> None:
-        super().__init__(receive, send, offered, (ACCEPT, SEND, CLOSE, DENIAL_START, DENIAL_BODY))
-        # The messages of the client, each with the number of answers before the next message.
-        self.steps: list[Step] = []
-        self._over = False
-        self._closed = False
+    refused: set[str] = field(default_factory=lambda: {ACCEPT, SEND, CLOSE, DENIAL_START, DENIAL_BODY})
+    # The messages of the client, each with the number of answers before the next message.
+    steps: list[Step] = field(default_factory=list)
+    _over: bool = False
+    _closed: bool = False
 
     def ended_by(self, error: BaseException) -> bool:
         """Return whether an exception only ends an app whose client has left: TestClient then cancels the app."""
