@@ -53,7 +53,7 @@ class Messages:
     offered: frozenset[str] = frozenset()
     # None until the app has begun to answer.
     status: int | None = None
-    # The types that a repetition does not take where ASGI does not expect them. Clients ignore what they do not know, so
+    # The types that a repetition refuses where ASGI does not expect them. Clients ignore what they do not know, so
     # these are the usual types but those that the client took there, and those for which it raised.
     refused: set[str] = field(default_factory=set)
 
