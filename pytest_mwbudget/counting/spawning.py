@@ -159,8 +159,7 @@ class Spawning:
 
         def seen(caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
             for position in positions:
-                if len(arguments) > position and callable(arguments[position]):
-                    arguments = _with(arguments, position, self.core.lent(caller, arguments[position]))
+                arguments = _wrapped(arguments, position, partial(self.core.lent, caller))
             return call(*arguments, **named)
 
         return seen
@@ -186,9 +185,7 @@ class Spawning:
         When the callback runs, the owner is charged that was suspended last. The thread may have worked for it.
         """
 
-        def strange(arguments: Arguments) -> Arguments:
-            if len(arguments) <= position or not callable(callback := arguments[position]):
-                return arguments
+        def answering(callback: Callable[..., Any]) -> Callable[..., Any]:
             thread = threading.get_ident()
 
             def answer(charged: Owner, /, *arguments: Any, **named: Any) -> Any:
@@ -197,9 +194,9 @@ class Spawning:
                 self.answered[thread].add(charged)
                 return self.core.run(charged, callback, *arguments, **named)
 
-            return _with(arguments, position, self.core.aside(answer))
+            return self.core.aside(answer)
 
-        return strange
+        return lambda arguments: _wrapped(arguments, position, answering)
 
     def _executing(self, position: int) -> Seen:
         """Watch a loop's `run_in_executor`, whose executor is at `position`, before the work.
@@ -260,9 +257,8 @@ class Spawning:
 
     def _sending(self, caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
         """Watch `run_coroutine_threadsafe`: the loop of another thread, which runs the coroutine, may be in C."""
-        if arguments and is_a(arguments[0], Coroutine):
-            arguments = _with(arguments, 0, self.core.coroutine_proxy(caller, arguments[0]))
-        return call(*arguments, **named)
+        proxied = partial(self.core.coroutine_proxy, caller)
+        return call(*_wrapped(arguments, 0, proxied, _is_coroutine), **named)
 
     @contextmanager
     def _eager_factory(self, loop: asyncio.AbstractEventLoop, constructor: Callable[..., Any]) -> Iterator[None]:
@@ -319,23 +315,27 @@ class Spawning:
         def seen(caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
             if "coro" in named:
                 arguments = (*arguments, named.pop("coro"))
-            if len(arguments) > position and is_a(coro := arguments[position], Coroutine):
-                self.tasks.append((caller, coroutine_name(coro)))
-                arguments = _with(arguments, position, self.core.coroutine_proxy(caller, coro, True))
-            return call(*arguments, **named)
+            rooted = partial(self._rooted, caller)
+            return call(*_wrapped(arguments, position, rooted, _is_coroutine), **named)
 
         return seen
+
+    def _rooted(self, caller: Owner, coro: Any) -> Coroutine[Any, Any, Any]:
+        """Return the coroutine of a new task, which is counted."""
+        self.tasks.append((caller, coroutine_name(coro)))
+        return self.core.coroutine_proxy(caller, coro, True)
 
     def _scheduling(self, place: int, strangers: dict[asyncio.Task[Any], Owner], first: int) -> Seen:
         """Watch a function whose argument at `place`, counted from the argument at `first`, is a callback."""
         position = first + place
 
         def seen(caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
-            if len(arguments) > position and callable(callback := arguments[position]):
+            def scheduled(callback: Callable[..., Any]) -> Callable[..., Any]:
                 task = from_c(callback, "__self__")
                 owner = strangers.get(task, caller) if is_a(task, asyncio.Task) else caller
-                arguments = _with(arguments, position, self.core.callback(owner, callback))
-            return call(*arguments, **named)
+                return self.core.callback(owner, callback)
+
+            return call(*_wrapped(arguments, position, scheduled), **named)
 
         return seen
 
@@ -363,40 +363,32 @@ class Spawning:
 
     def _returning(self, caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
         """Watch trio's `from_thread.run`, which lets trio await the coroutine that the first argument makes."""
-        if not arguments:
-            return call(*arguments, **named)
-        function = arguments[0]
+        proxied = partial(self.core.coroutine_proxy, caller)
+        return call(*_wrapped(arguments, 0, partial(self._making, caller, proxied)), **named)
 
-        def made(_: Owner, /, *arguments: Any, **named: Any) -> Any:
+    def _making(self, caller: Owner, wrap: Callable[[Any], Any], function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what calls a function for the caller, and wraps the coroutine that the function makes."""
+
+        def making(_: Owner, /, *arguments: Any, **named: Any) -> Any:
             coro = self.core.run(caller, function, *arguments, **named)
-            return self.core.coroutine_proxy(caller, coro) if is_awaitable(coro) else coro
+            return wrap(coro) if is_awaitable(coro) else coro
 
-        return call(*_with(arguments, 0, self.core.aside(made)), **named)
+        return self.core.aside(making)
 
     def _calling_soon(self, caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
         """Watch the `run_sync_soon` of trio's token. Trio compares a call that is to be made once with others."""
-        if len(arguments) > 1 and callable(arguments[1]) and not named.get("idempotent"):
-            arguments = _with(arguments, 1, self.core.callback(caller, arguments[1]))
+        if not named.get("idempotent"):
+            arguments = _wrapped(arguments, 1, partial(self.core.callback, caller))
         return call(*arguments, **named)
 
     def _spawning(self, position: int) -> Seen:
         """Watch a function of trio whose argument at `position` makes the coroutine of the new task."""
 
         def seen(caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
-            if len(arguments) <= position:
-                return call(*arguments, **named)
-            function = arguments[position]
-            if named.get("name") is None:
-                named["name"] = function
-
-            def rooted(_: Owner, /, *arguments: Any, **named: Any) -> Any:
-                coro = self.core.run(caller, function, *arguments, **named)
-                if not is_awaitable(coro):
-                    return coro
-                self.tasks.append((caller, coroutine_name(coro)))
-                return self.core.coroutine_proxy(caller, coro, True)
-
-            return call(*_with(arguments, position, self.core.aside(rooted)), **named)
+            if len(arguments) > position and named.get("name") is None:
+                named["name"] = arguments[position]
+            rooted = partial(self._rooted, caller)
+            return call(*_wrapped(arguments, position, partial(self._making, caller, rooted)), **named)
 
         return seen
 
@@ -408,8 +400,17 @@ def _by_owner(pairs: list[tuple[Owner, str]]) -> dict[Owner, Counter[str]]:
     return dict(by_owner)
 
 
-def _with(arguments: Arguments, position: int, value: object) -> Arguments:
-    return (*arguments[:position], value, *arguments[position + 1 :])
+def _wrapped(
+    arguments: Arguments, position: int, wrap: Callable[[Any], Any], fits: Callable[[Any], bool] = callable
+) -> Arguments:
+    """Return the arguments with that at a position wrapped, if there is such an argument and it fits."""
+    if len(arguments) <= position or not fits(arguments[position]):
+        return arguments
+    return (*arguments[:position], wrap(arguments[position]), *arguments[position + 1 :])
+
+
+def _is_coroutine(value: object) -> bool:
+    return is_a(value, Coroutine)
 
 
 def _plain_task(loop: asyncio.AbstractEventLoop, coro: Any, **named: Any) -> asyncio.Task[Any]:
