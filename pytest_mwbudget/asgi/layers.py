@@ -62,9 +62,9 @@ def with_layers(
     layers: list[tuple[EntryIndex | None, Layer]] = []
     for place, (row, name, origin) in enumerate(zip(rows, names, origins, strict=True)):
         index = row.entry
-        merged_with, merged_because = row.merged_with, row.merged_with and MADE_ANEW
-        if merged_with is not None:
-            pass
+        merged_with = merged_because = None
+        if row.merged_with is not None:
+            merged_with, merged_because = row.merged_with, MADE_ANEW
         elif index is None and handed_on is not None:
             merged_with, merged_because = handed_on.to_layer, handed_on.because
         elif index is not None and entries[index].function is None:
