@@ -115,7 +115,7 @@ def report_of(error: Exception) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an exception, also if its class cannot make one."""
+    """Return the text of an exception, also if its class cannot make a text."""
     try:
         return str(error)
     except Exception as broken:

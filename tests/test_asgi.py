@@ -9,6 +9,7 @@ import time
 import types
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,21 @@ def test_compressed_response_is_decoded() -> None:
         await respond(send, gzip.compress(b"plain"), headers=[(b"content-encoding", b"gzip")])
 
     assert exchanged(app)[0].response().text == "plain"
+
+
+def test_a_body_that_is_not_what_its_encoding_says_is_explained() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await respond(send, b"plain", headers=[(b"content-encoding", b"gzip")])
+
+    [exchange] = exchanged(app)
+    with pytest.raises(ResponseError, match="the body cannot be decoded as its content-encoding 'gzip' says"):
+        exchange.response()
+    assert exchange.excerpt() == "The body has 1 pieces, of which the first 1 are no whole response."
+
+
+def test_an_app_that_returns_no_awaitable_is_explained() -> None:
+    with pytest.raises(AppError, match="which returned 5 where an ASGI app returns an awaitable; make it `async def`"):
+        exchanged(lambda scope, receive, send: 5)
 
 
 def test_head_has_no_body() -> None:
@@ -633,6 +649,20 @@ def test_a_factory_is_recognised() -> None:
         checked_app(lambda: hello)
     with pytest.raises(AppError, match=r"does not take \(scope, receive, send\)"):
         checked_app(lambda scope: hello)
+
+
+class Holder:
+    async def app(self, scope: Any, receive: Any, send: Any) -> None: ...
+
+    async def with_option(self, option: int, scope: Any, receive: Any, send: Any) -> None: ...
+
+
+def test_methods_and_partials_are_apps_if_they_take_what_an_app_takes() -> None:
+    holder = Holder()
+    for app in (holder.app, partial(holder.with_option, 5)):
+        assert checked_app(app) is app
+    with pytest.raises(AppError, match=r"does not take \(scope, receive, send\)"):
+        checked_app(partial(holder.with_option, option=5))  # the scope would be a second option
 
 
 def named(reference: str) -> Any:

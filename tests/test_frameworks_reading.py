@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mwbudget.asgi.callables import functions_called
+from pytest_mwbudget.asgi.callables import MOST_REACHED, functions_called, reached
 from pytest_mwbudget.asgi.frameworks import reading
 from pytest_mwbudget.asgi.frameworks.seam import FRAMEWORKS, seam_of
 
@@ -74,3 +74,22 @@ def test_what_is_read() -> None:
     assert reading.items({1}) == ()
     assert reading.mapped([1]) == {}
     assert reading.defined("a.module.that.is.not.imported", "name") is None
+
+
+def test_what_is_held_at_any_depth_is_reached_once_and_nearest_first() -> None:
+    held = {"app": ["outer", "other"], "outer": ["inner", "app"], "other": ["inner"], "inner": ["app"]}
+    looked_into: list[object] = []
+
+    def inside(value: Any) -> list[str]:
+        looked_into.append(value)
+        return held[value]
+
+    values = reached(["app"], inside)
+    assert [next(values), next(values)] == ["app", "outer"]
+    assert looked_into == ["app"]
+    assert [*values] == ["other", "inner"]
+
+
+def test_no_more_is_reached_than_a_stack_holds() -> None:
+    objects = [object() for _ in range(2 * MOST_REACHED)]
+    assert [*reached(objects[:1], lambda value: objects)] == objects[:MOST_REACHED]

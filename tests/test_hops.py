@@ -26,8 +26,7 @@ from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.counting.counted import Counted, hops
 from pytest_mwbudget.engine import measure
 from pytest_mwbudget.model.results import Measurement
-from pytest_mwbudget.timing.hops import hop_ns
-from pytest_mwbudget.timing.host_speed import Machine
+from pytest_mwbudget.timing.host_speed import Machine, hop_ns
 from pytest_mwbudget.timing.run import Environment
 from pytest_mwbudget.timing.schedule import Schedule
 
@@ -71,7 +70,7 @@ def test_an_interrupted_hop_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) ->
                 raise interrupt
 
     locks = iter([allocate, Interrupted])
-    monkeypatch.setattr("pytest_mwbudget.timing.hops._thread.allocate_lock", lambda: next(locks)())
+    monkeypatch.setattr("pytest_mwbudget.timing.host_speed._thread.allocate_lock", lambda: next(locks)())
     with pytest.raises(KeyboardInterrupt):
         hop_ns(lambda: 0)
     deadline = time.monotonic() + 10

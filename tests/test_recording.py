@@ -25,7 +25,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from pytest_mwbudget.asgi.http_library import httpx
-from pytest_mwbudget.asgi.websocket import Step
+from pytest_mwbudget.asgi.request import Step
 from pytest_mwbudget.errors import MeasurementError, ResponseError
 from pytest_mwbudget.model.results import RequestLine
 from pytest_mwbudget.recording import recorder as recorder_module
@@ -283,7 +283,7 @@ def test_a_websocket_is_repeated_with_its_messages_and_answers() -> None:
             assert [websocket.receive_text() for _ in text] == ["hi"] * len(text)
     (request,) = seen.requests
     assert (request.route, request.caller.status, request.caller.calls) == ("/ws/{room}", 101, 51)
-    assert request.caller.template.steps == (Step(None, 1), Step("a", 1), Step("bb", 2))  # type: ignore[attr-defined]
+    assert request.caller.template.steps == (Step(None, 1), Step("a", 1), Step("bb", 2))
     assert (seen.left_out, greeted) == ([], ["a", "bb"] * 51)
     assert request.caller.outcome == "had 4 answers"
 
@@ -686,8 +686,8 @@ def test_what_a_test_puts_back_late_is_not_recorded_twice() -> None:
 
 
 def test_a_client_of_another_build_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def without(module: Any, patch: Any, recorder: Any) -> None:
-        patch(module.NoSuchTransport, "handle", None)
+    def without(module: Any, recorder: Any) -> Any:
+        yield module.NoSuchTransport, "handle", None
 
     monkeypatch.setitem(CLIENTS, httpx.__name__, without)
     seen = Seen()
@@ -717,8 +717,8 @@ def test_a_client_whose_transport_has_another_name_and_methods_that_call_each_ot
 
 
 def test_a_client_that_has_its_app_elsewhere_is_named_and_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    def elsewhere(module: Any, patch: Any, recorder: Recorder) -> None:
-        patch(module.ASGITransport, "handle_async_request", _recording("wrapped.app", module, recorder))
+    def elsewhere(module: Any, recorder: Recorder) -> Any:
+        yield module.ASGITransport, "handle_async_request", _recording("wrapped.app", module, recorder)
 
     monkeypatch.setitem(CLIENTS, httpx.__name__, elsewhere)
     seen = Seen()
@@ -752,8 +752,8 @@ def test_async_methods_stay_async() -> None:
 def test_a_client_that_is_imported_in_the_test_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "late_client.py").write_text("class Client:\n    def call(self): return 'called'\n")
 
-    def late(module: Any, patch: Any, recorder: Recorder) -> None:
-        patch(module.Client, "call", lambda original: lambda self: f"recorded {original(self)}")
+    def late(module: Any, recorder: Recorder) -> Any:
+        yield module.Client, "call", lambda original: lambda self: f"recorded {original(self)}"
 
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(CLIENTS, "late_client", late)
@@ -769,8 +769,8 @@ def test_a_client_that_is_imported_in_the_test_is_recorded(tmp_path: Path, monke
 def test_an_import_that_fails_in_the_test_fails_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "late_client.py").write_text("raise LookupError('its own')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(CLIENTS, "late_client", lambda *_: None)
-    monkeypatch.setitem(CLIENTS, "no_such_client", lambda *_: None)
+    monkeypatch.setitem(CLIENTS, "late_client", lambda *_: iter(()))
+    monkeypatch.setitem(CLIENTS, "no_such_client", lambda *_: iter(()))
     with recorded(Seen().recorder):
         with pytest.raises(LookupError, match="its own"):
             import late_client  # noqa: F401

@@ -436,6 +436,49 @@ def test_an_executor_of_processes_gets_the_work_itself(closed: Any) -> None:  # 
     assert sent == [4]
 
 
+@every_loop
+def test_a_wrong_call_fails_as_it_does_unwatched(closed: Any, loop: LoopName) -> None:  # noqa: F811
+    pytest.importorskip(loop)
+    core = closed
+
+    def error_of(call: Callable[..., Any], *arguments: Any) -> str:
+        with pytest.raises(TypeError) as caught:
+            core.run(1, call, *arguments)
+        return str(caught.value)
+
+    def of_asyncio() -> list[str]:
+        running = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1) as pool:
+            calls = [running.call_soon, running.call_soon_threadsafe, running.call_later, running.create_task]
+            errors = list(map(error_of, [*calls, running.run_in_executor, pool.submit]))
+        errors += [error_of(running.create_task, None), error_of(running.call_later, 1)]
+        return [*errors, error_of(asyncio.run_coroutine_threadsafe, None, running)]
+
+    async def of_trio() -> list[str]:
+        import trio
+
+        token = trio.lowlevel.current_trio_token()
+        async with trio.open_nursery() as nursery:
+            calls = [trio.lowlevel.start_thread_soon, token.run_sync_soon, trio.lowlevel.spawn_system_task]
+            # trio explains the error if it is given a coroutine in place of a function, and closes the coroutine.
+            errors = [
+                error_of(nursery.start_soon, wrong()).partition(" object")[0] for wrong in (lambda: None, errors_of)
+            ]
+            return [*map(error_of, [*calls, nursery.start_soon]), *errors]
+
+    async def errors_of() -> list[str]:
+        return await of_trio() if loop == "trio" else of_asyncio()
+
+    async def main() -> None:
+        core.start(4)
+        unwatched = await errors_of()
+        with Spawning(core, Owner(3), Owner(4)).watched("trio" if loop == "trio" else "asyncio"):
+            assert await errors_of() == unwatched
+        core.stop()
+
+    loops.run(loop, main)
+
+
 # ---- what is counted ----------------------------------------------------------------------------------------------
 
 KNOWN, LARGE = 40, 10_000_000

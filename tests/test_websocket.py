@@ -17,8 +17,9 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocketDisconnect
 
+from pytest_mwbudget.asgi.request import Step
 from pytest_mwbudget.asgi.server import Caller
-from pytest_mwbudget.asgi.websocket import Connection, Step, build_connection, steps_of
+from pytest_mwbudget.asgi.websocket import Connection, build_connection, steps_of
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure, send_once

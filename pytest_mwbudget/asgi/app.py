@@ -7,6 +7,7 @@ import importlib
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import CoroutineType
@@ -25,20 +26,21 @@ ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 Observer: TypeAlias = Callable[[ASGIApp, Scope, Receive, Send], Awaitable[None]]
 
 
+@dataclass(eq=False)
 class NamedApp:
     """The app at `package.module:attribute`, imported when it is first asked for.
 
     The reference may name a factory without parameters, or be a call with literal arguments, as in
-    `package.module:create_app("test", debug=True)`. `where` names its source in messages. `note` says how the app was
-    made if a factory made it, after `load`.
+    `package.module:create_app("test", debug=True)`.
     """
 
-    def __init__(self, reference: str, root: Path, where: str = "mw_budget_app") -> None:
-        self.reference = reference
-        self.root = root
-        self.where = where
-        self.note: str | None = None
-        self._app: ASGIApp | None = None
+    reference: str
+    root: Path
+    # Names the source of the reference in messages.
+    where: str = "mw_budget_app"
+    # How a factory made the app, after `load`.
+    note: str | None = None
+    _app: ASGIApp | None = None
 
     def load(self) -> ASGIApp:
         """Import the app, or have its factory make it, once. Raises AppError when there is no name or no such app."""
@@ -56,19 +58,19 @@ class NamedApp:
             sys.path.insert(0, str(self.root))
         place, call = self._parsed()
         self._find_in_src(place)
-        target = import_app(place, self.said)
+        target = import_app(place, self.beginning)
         if call is not None:
             return self._made(target, place, *call)
         if not is_class(target) and callable(target) and accepts(target) and not accepts(target, {}, None, None):
             return self._made(target, place, [], {})
-        return checked_app(target, f"{self.said}, and that is {shown(target)}", self.remedy)
+        return checked_app(target, f"{self.beginning}, and that is {shown(target)}", self.remedy)
 
     remedy = (
         "name the ASGI app itself, a factory without parameters, or a call such as 'package.module:create_app(\"a\")'"
     )
 
     @property
-    def said(self) -> str:
+    def beginning(self) -> str:
         """The reference with its source, as messages begin."""
         return f"{self.where} is {self.reference!r}"
 
@@ -94,7 +96,7 @@ class NamedApp:
             keywords = {str(keyword.arg): _literal(keyword.value) for keyword in call.keywords}
         except (SyntaxError, TypeError, ValueError) as error:
             raise AppError(
-                f'{self.said}, whose call cannot be read: {error}; write \'package.module:create_app("test",'
+                f'{self.beginning}, whose call cannot be read: {error}; write \'package.module:create_app("test",'
                 f" debug=True)', where each argument is a literal: a str, a number, True, False, None, or a list,"
                 f" tuple, dict or set of them"
             ) from None
@@ -104,21 +106,21 @@ class NamedApp:
         """Call the factory and return the app that it makes."""
         if not callable(factory):
             raise AppError(
-                f"{self.said}, but {place!r} is {shown(factory)}, which cannot be called; leave out the brackets"
+                f"{self.beginning}, but {place!r} is {shown(factory)}, which cannot be called; leave out the brackets"
             )
         try:
             made = factory(*arguments, **keywords)
         except (Exception, SystemExit) as error:
-            raise AppError(f"{self.said}, but the factory {_how_ended(error)}; correct the call") from error
+            raise AppError(f"{self.beginning}, but the factory {_how_ended(error)}; correct the call") from error
         if type(made) is CoroutineType:
             made.close()
             raise AppError(
-                f"{self.said}, but the factory is `async def`; define a fixture mw_budget_app that awaits it, or a"
+                f"{self.beginning}, but the factory is `async def`; define a fixture mw_budget_app that awaits it, or a"
                 f" factory that is not"
             )
         call = self.reference if "(" in self.reference else f"{self.reference}()"
         self.note = f"The app is what {call} returned."
-        return checked_app(made, f"{self.said}, and that returned {shown(made)}", self.remedy)
+        return checked_app(made, f"{self.beginning}, and that returned {shown(made)}", self.remedy)
 
 
 def _literal(node: ast.expr) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -24,12 +24,14 @@ from types import (
 from typing import Any
 
 from ..interpreter.code_patching import Parameters, twin
-from ..interpreter.identity import MISSING, bases, class_name, from_c, is_a, is_class, names_in, of_type
+from ..interpreter.identity import MISSING, bases, class_name, from_c, identity, is_a, is_class, names_in, of_type
 from ..model.stack import Kind
 from .calls import ROLES
 
 # Static methods, bound methods and decorators that may stand between an attribute and its innermost function.
 MOST_WRAPPERS = 8
+# The most objects to look at for what is held at any depth.
+MOST_REACHED = 200
 # Types of functions in C.
 BUILTIN = (
     BuiltinFunctionType,
@@ -65,7 +67,7 @@ def is_function(callee: object) -> bool:
 
 
 def kind_of(callee: object) -> Kind:
-    """Return "routing" for an object with routes, one of a class named Router, and a route."""
+    """Return "routing" for a route, an object with routes, and an object of a class named Router."""
     is_route = all(of_type(callee, name) is not MISSING for name in ("matches", "handle"))
     is_router = class_name(type(callee))[1].endswith("Router")
     return "routing" if is_router or is_route or _has(callee, "routes") else "middleware"
@@ -125,7 +127,7 @@ def accepts(callee: object, *arguments: object) -> bool:
         bound = (callee, *bound)
     for function in functions or functions_behind(callee):
         try:
-            # Of a copy: the function may have been given the signature of another one.
+            # Of a copy: the function may have been given the signature of another function.
             inspect.signature(twin(function, function.__code__)).bind(*bound, *arguments, **named)
         except TypeError:
             return False
@@ -201,7 +203,7 @@ def without_transparent_proxies(value: object) -> object:
 
 
 def cell_value(cell: CellType) -> object:
-    """Return what a cell holds, MISSING for an empty one."""
+    """Return what a cell holds, MISSING for an empty cell."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -229,3 +231,23 @@ def held_values(callee: object) -> Iterator[object]:
                     yield slot.__get__(callee, type(callee))
                 except AttributeError:
                     continue
+
+
+def reached(roots: Iterable[object], inside: Callable[[object], Iterable[object]]) -> Iterator[object]:
+    """Yield these objects and those that `inside` finds in them at any depth, nearest first: MOST_REACHED at most.
+
+    Each object is yielded once, and looked into only when the next object is asked for.
+    """
+    waiting: list[object] = []
+    seen: set[int] = set()
+
+    def add(values: Iterable[object]) -> None:
+        for value in values:
+            if len(waiting) < MOST_REACHED and identity(value) not in seen:
+                seen.add(identity(value))
+                waiting.append(value)
+
+    add(roots)
+    for value in waiting:
+        yield value
+        add(inside(value))

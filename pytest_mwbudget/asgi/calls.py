@@ -43,7 +43,7 @@ class Call:
 
     @property
     def lead(self) -> object:
-        """The argument before the scope, None without one. Skips None and holders where a holder has the scope."""
+        """The argument before the scope, None if there is none. Skips None and holders where a holder has the scope."""
         if self.within is not None:
             before = self.positional[: self.within]
             leads = [value for value in before if value is not None and not is_a(value, *HOLDERS)]
@@ -158,18 +158,18 @@ def _places(
 class FrameworkReader:
     """Reads the calls of one function of a framework.
 
-    `instances` means that the first argument tells layers apart, or what `told` returns for it.
+    `instances` means that the first argument tells layers apart, or what `lead_of` returns for it.
     """
 
     parameters: Parameters
     instances: bool
-    told: Callable[[Any], object] | None = None
+    lead_of: Callable[[Any], object] | None = None
     ordinary = False
 
     def read(self, positional: tuple[Any, ...], named: dict[str, Any]) -> FrameworkCall:
         """Return the call."""
         lead = positional[0] if self.instances else None
-        return FrameworkCall(lead if self.told is None else self.told(lead))
+        return FrameworkCall(lead if self.lead_of is None else self.lead_of(lead))
 
 
 @dataclass(frozen=True, slots=True)

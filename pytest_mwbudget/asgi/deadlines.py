@@ -77,7 +77,7 @@ class Deadline:
     def _starved_ns(self, late_ns: Nanoseconds) -> Nanoseconds:
         """Return how long the process had no processor since this was last asked, which is `late_ns` too late.
 
-        Of the threads, the one that waited the longest counts. A process that was stopped with its machine waited for
+        The thread that waited the longest counts. A process that was stopped with its machine waited for
         nothing: it asks late without having used the processor. So does a block that only blocks, so this counts once.
         """
         before, self._queued = self._queued, self._times.queued()
@@ -114,54 +114,63 @@ class Sleeper:
         self._gone.acquire()
 
 
-class AsyncioAlarm:
-    """Calls `ring` on a loop of asyncio at the deadline.
+class Alarm:
+    """Calls `ring` in an event loop at the deadline, from a thread that asks for the call by `soon`."""
 
-    A timer of the loop is enough where the loop's clock runs. Only where it does not, a thread sleeps: Python warns an
-    app that forks while there is a second thread.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, deadline: Deadline, ring: Callable[[], object]) -> None:
-        self._loop, self._deadline, self._ring = loop, deadline, ring
-        self._timer: asyncio.TimerHandle | None = None
+    def __init__(
+        self, deadline: Deadline, ring: Callable[[], object], soon: Callable[[Callable[[], None]], object]
+    ) -> None:
+        self._deadline, self._ring, self._soon = deadline, ring, soon
         self._sleeper: Sleeper | None = None
         self._on = True
         self._set()
 
     def _set(self) -> None:
-        # No test can freeze the timers of uvloop, which are in C; uvloop updates its clock only now and then.
-        if not isinstance(self._loop, asyncio.BaseEventLoop) or runs(self._loop.time):
-            self._timer = self._loop.call_later(self._deadline.left_s(), self._due)
-        elif self._sleeper is None:
-            self._sleeper = Sleeper(self._deadline, lambda: self._loop.call_soon_threadsafe(self._due))
+        self._sleeper = Sleeper(self._deadline, lambda: self._soon(self._due))
 
-    def _due(self) -> None:
-        if not self._on:
-            return
-        if not self._deadline.over():  # it was moved or put off, or the loop's clock has leapt
-            if self._sleeper is not None:
-                self._sleeper.end()
-                self._sleeper = None
-            self._set()
-            return
-        self._on = False
-        self._ring()
-
-    def reset(self) -> None:
-        """Take account of a deadline that was moved to a sooner moment."""
-        if not self._on:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
+    def _unset(self) -> None:
         if self._sleeper is not None:
             self._sleeper.end()
             self._sleeper = None
-        self._set()
+
+    def _due(self) -> None:
+        if self._on and self._deadline.over():
+            self._on = False
+            self._ring()
+        else:  # the deadline was moved or put off, or the loop's clock has leapt
+            self.reset()
+
+    def reset(self) -> None:
+        """Take account of a deadline that was moved to a sooner moment."""
+        if self._on:
+            self._unset()
+            self._set()
 
     def off(self) -> None:
         """Turn the alarm off for good."""
         self._on = False
+        self._unset()
+
+
+class AsyncioAlarm(Alarm):
+    """An alarm that uses a timer of the loop where the loop's clock runs.
+
+    A thread sleeps only where the clock does not: Python warns an app that forks while there is a second thread.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, deadline: Deadline, ring: Callable[[], object]) -> None:
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        super().__init__(deadline, ring, loop.call_soon_threadsafe)
+
+    def _set(self) -> None:
+        # No test can freeze the timers of uvloop, which are in C; uvloop updates its clock only now and then.
+        if not isinstance(self._loop, asyncio.BaseEventLoop) or runs(self._loop.time):
+            self._timer = self._loop.call_later(self._deadline.left_s(), self._due)
+        else:
+            super()._set()
+
+    def _unset(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._sleeper is not None:
-            self._sleeper.end()
+        super()._unset()

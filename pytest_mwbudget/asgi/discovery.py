@@ -65,7 +65,7 @@ def _way(trace: Trace) -> frozenset[object]:
 
 
 def _stack_of_most(traces: Sequence[Trace]) -> Stack:
-    """Return the stack of the way that most requests took; of equally common ways, the one that enters most.
+    """Return the stack of the way that most requests took; of equally common ways, the way that enters most.
 
     What only other ways enter becomes its strays. Layers that are made anew now and then are those of two requests
     between which they were not: then it shows that later requests enter others.
@@ -89,14 +89,11 @@ def _stack_of_most(traces: Sequence[Trace]) -> Stack:
                 around = outwards(other.entries, entry.parent)
                 parent = next((known[key] for outer in around if (key := other.entries[outer].identity) in known), None)
                 known[entry.identity] = EntryIndex(len(entries))
-                entries.append(_stray(entry, parent))
+                # The traced way does not enter it.
+                stray = replace(entry, parent=parent, parents=(), own_task=False, part_of=None)
+                entries.append(replace(stray, same_send=False, same_receive=False))
     strays = range(len(stack.entries), len(entries))
     return replace(stack, entries=tuple(entries), strays=tuple(map(EntryIndex, strays)))
-
-
-def _stray(entry: Entry, parent: EntryIndex | None) -> Entry:
-    """Return an entry of another way, which the traced way does not enter."""
-    return replace(entry, parent=parent, parents=(), own_task=False, same_send=False, same_receive=False, part_of=None)
 
 
 def stack_of(first: Trace, second: Trace) -> Stack:
@@ -118,20 +115,18 @@ def stack_of(first: Trace, second: Trace) -> Stack:
     lasting_calls = [] if displaced else [call for call in (*before, *after) if not call.over]
     outliving = {_identity(call, telling) for call in lasting_calls}
     entries: list[Entry] = []
-    # Layers of a framework send nothing themselves. A layer that raises leaves the response to those outside.
-    asgi_calls = [call for calls in entered.values() if calls[0].hook is None for call in calls]
-    sent = not asgi_calls or any(call.sent for call in asgi_calls)
     for identity, calls in entered.items():
         entries.append(_entry(calls, index_of, telling, entries, outlives=identity in outliving))
+    # Layers of a framework send nothing themselves. A layer that raises leaves the response to those outside.
+    asgi_calls = [call for calls in entered.values() if calls[0].hook is None for call in calls]
     why_unseen = None
     if any(entry.outlives for entry in entries):
         why_unseen = OUTLIVES
-    elif not sent:
+    elif asgi_calls and not any(call.sent for call in asgi_calls):
         why_unseen = ELSEWHERE
     elif first.unwatched or second.unwatched:
         why_unseen = UNSEEN
     tasks = {call.task for call in second.calls if not call.elsewhere}
-    displaced = first.displaced or second.displaced
     anew = _made_anew(second, layer_calls, index_of)
     stack = with_layers(entries, tasks=len(tasks) > 1, displaced=displaced, why_unseen=why_unseen, anew=anew)
     stack = replace(stack, uncut=second.uncut, anew=bool(anew))
@@ -147,12 +142,12 @@ def _made_anew(
     These are objects that enter other callables. A function that is made for a request, such as an exception wrapper,
     cannot be told from a part of its maker.
     """
-    outer = {outer_call for call in layer_calls for outer_call in call.outer_calls()}
+    outer = {outer_call for call in layer_calls for outer_call in call.outer()}
     made: dict[int, tuple[EntryIndex | None, object]] = {}
     for call in trace.calls:
         new = call in layer_calls and call in outer and call not in index_of and call.hook is None
         if new and not is_function(call.callee) and kind_of(call.callee) != "routing":
-            around = next((index_of[outer_call] for outer_call in call.outer_calls() if outer_call in index_of), None)
+            around = next((index_of[outer_call] for outer_call in call.outer() if outer_call in index_of), None)
             made.setdefault(id(call.callee), (around, call.callee))
     return list(made.values())
 
@@ -166,7 +161,7 @@ def _entry(
     outlives: bool,
 ) -> Entry:
     call = calls[0]
-    outer_calls = [next((outer for outer in each_call.outer_calls() if outer in index_of), None) for each_call in calls]
+    outer_calls = [next((outer for outer in each_call.outer() if outer in index_of), None) for each_call in calls]
     parents = tuple(None if outer is None else index_of[outer] for outer in outer_calls)
     outer = outer_calls[0]
     function = None if (call.elsewhere or outlives) and call.hook is None else call.function
@@ -200,7 +195,7 @@ def _first_part(call: TracedCall, outer_entries: Sequence[Entry]) -> EntryIndex 
 
 
 def _kind(call: TracedCall, outer_entries: Sequence[Entry]) -> Kind:
-    """Return "routing" for an app: one with layers of its framework, or one entered again inside its own layers."""
+    """Return "routing" for an app: with layers of its framework, or entered again inside its own layers."""
     if call.hook is not None:
         return "middleware"
     again = call.seam is not None or is_entered_again(call.callee, outer_entries)
@@ -251,7 +246,7 @@ def _values_at(spot: Spot, calls: Iterable[TracedCall]) -> dict[int, object]:
 def _nested(calls: Sequence[TracedCall], spots: set[Spot]) -> bool:
     """Return whether a call of a function is inside another call that has the same arguments at these spots."""
     keys = {call: call.call.key_of(frozenset(spots)) for call in calls}
-    return any(keys.get(outer) == key for call, key in keys.items() for outer in call.outer_calls())
+    return any(keys.get(outer) == key for call, key in keys.items() for outer in call.outer())
 
 
 # ---- which calls enter a layer --------------------------------------------------------------------------------------
@@ -299,7 +294,7 @@ def _is_helper(call: TracedCall, trace: Trace) -> bool:
     unknown = trace.unwatched and held_app(call.callee, ()) is not None
     if unknown or call.answer is None or call.sent:
         return False
-    return not any(inner.answer is call.answer and call in inner.outer_calls() for inner in trace.calls)
+    return not any(inner.answer is call.answer and call in inner.outer() for inner in trace.calls)
 
 
 def _is_decorated(call: TracedCall) -> bool:

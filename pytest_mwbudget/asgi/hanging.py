@@ -58,7 +58,7 @@ def where(scope: Scope, coroutines: Iterable[object]) -> str | None:
     ]
     if not tasks:
         return None
-    # From the outermost task inwards: each is entered by an object that the one before it holds.
+    # From the outermost task inwards: each is entered by an object that the task before it holds.
     task = next((candidate for candidate in tasks if not any(other.leads_to(candidate) for other in tasks)), tasks[0])
     names = [*task.names]
     while inner := next(filter(task.leads_to, tasks), None):
@@ -93,7 +93,7 @@ def _waiting(frames: Sequence[FrameType], own: set[int]) -> _Waiting | None:
 
 
 def _callee(frame: FrameType, own: set[int]) -> tuple[str, object] | None:
-    """Return name and object of the ASGI callable of a frame, None unless the frame is one of the request's."""
+    """Return name and object of the ASGI callable of a frame, None if the frame is not of the request."""
     if _only_waits(frame):
         return None
     parameters, values = Parameters.of(frame.f_code), frame.f_locals

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from types import MethodType
@@ -11,7 +11,7 @@ from types import MethodType
 from ..model.stack import ENDPOINT, OUTERMOST, EntryIndex, Layer, RowIndex, outwards, parts_of
 from ..model.stack import OUTSIDE as OUTSIDE_ROW
 from . import loops
-from .callables import held_values, is_function, kind_of, looks_asgi, without_transparent_proxies
+from .callables import held_values, is_function, kind_of, looks_asgi, reached, without_transparent_proxies
 from .naming import aliases_of, display_name, numbered, qualname_of
 from .origins import origin_of
 from .stack import Entry, HandedOn, Stack
@@ -30,20 +30,22 @@ def with_layers(
     tasks: bool,
     displaced: bool,
     why_unseen: str | None,
-    anew: Iterable[tuple[EntryIndex | None, object]] = (),
+    anew: Iterable[tuple[EntryIndex | None, object]],
 ) -> Stack:
     """Return the stack of these entries.
 
     `why_unseen` says why layers may have been entered and not seen, None when there are none. `anew` are layers that
     are made anew for each request, each with the entry around it.
     """
-    app = _cut_app(entries)
+    # The innermost app with layers of its framework.
+    app = next((EntryIndex(i) for i in reversed(range(len(entries))) if entries[i].seam is not None), None)
     endpoint = _endpoint(entries, app)
     outside = bool(entries) and endpoint != 0 and _is_app(entries)
     last = len(entries) if endpoint is None else endpoint
     if app is not None:
         last = app if app == endpoint else app + 1
-    rows = list(_asgi_layers(entries, range(1 if outside else 0, last)))
+    asgi = range(1 if outside else 0, last)
+    rows = [_Row(EntryIndex(i), entries[i].callee) for i in asgi if entries[i].hook is None]
     if app is None:
         rows += [_Row(None, inner) for inner in (_not_entered(entries) if endpoint is None else ())]
     else:
@@ -60,9 +62,9 @@ def with_layers(
     layers: list[tuple[EntryIndex | None, Layer]] = []
     for place, (row, name, origin) in enumerate(zip(rows, names, origins, strict=True)):
         index = row.entry
-        merged_with, merged_because = row.merged_with, row.merged_with and MADE_ANEW
-        if merged_with is not None:
-            pass
+        merged_with = merged_because = None
+        if row.merged_with is not None:
+            merged_with, merged_because = row.merged_with, MADE_ANEW
         elif index is None and handed_on is not None:
             merged_with, merged_because = handed_on.to_layer, handed_on.because
         elif index is not None and entries[index].function is None:
@@ -118,13 +120,6 @@ class _Row:
     merged_with: str | None = None
 
 
-def _asgi_layers(entries: Sequence[Entry], indexes: Iterable[int]) -> Iterator[_Row]:
-    """Yield the ASGI callables among these entries."""
-    for index in map(EntryIndex, indexes):
-        if entries[index].hook is None:
-            yield _Row(index, entries[index].callee)
-
-
 def _framework_layers(entries: Sequence[Entry], app: EntryIndex, *, all_of_them: bool) -> Iterator[_Row]:
     """Yield the layers of an app's framework in their order there, those that were not entered only if asked."""
     seam = entries[app].seam
@@ -135,15 +130,10 @@ def _framework_layers(entries: Sequence[Entry], app: EntryIndex, *, all_of_them:
             yield _Row(first, layer.callee, layer.adapts, layer.name)
 
 
-def _cut_app(entries: Sequence[Entry]) -> EntryIndex | None:
-    """Return the innermost app with layers of its framework."""
-    return next((EntryIndex(i) for i in reversed(range(len(entries))) if entries[i].seam is not None), None)
-
-
 def _probeable(entries: Sequence[Entry], endpoint: EntryIndex | None, app: EntryIndex | None) -> Iterator[EntryIndex]:
     """Yield the entries at whose boundary a probe can stand: ASGI callables down to the endpoint, and the app's hooks.
 
-    Another app of a framework, which gave up before this one was entered, is one layer with its hooks.
+    An app of a framework that gave up before this app was entered is a layer with its hooks.
     """
     last = len(entries) - 1 if endpoint is None else endpoint
     for index, entry in enumerate(entries):
@@ -153,7 +143,7 @@ def _probeable(entries: Sequence[Entry], endpoint: EntryIndex | None, app: Entry
 
 
 def _is_of(entry: Entry, entries: Sequence[Entry], app: EntryIndex | None) -> bool:
-    """Return whether an entry is one of the hooks of an app."""
+    """Return whether an entry is a hook of an app."""
     return app is not None and entry.hook is not None and entry.hook.seam is entries[app].seam
 
 
@@ -223,7 +213,7 @@ def _handed_on(
 
 
 def _not_entered(entries: Sequence[Entry]) -> Iterator[object]:
-    """Yield the layers inside the layer that answered, each held by the one before it."""
+    """Yield the layers inside the layer that answered, each held by the layer before it."""
     inner = _inner_app(entries) if entries else None
     seen: set[int] = set()
     while inner is not None and id(inner) not in seen and kind_of(inner) != "routing":
@@ -244,26 +234,17 @@ def _inner_app(entries: Sequence[Entry]) -> object | None:
     innermost = entries[-1]
     bound = [value for spot, value in innermost.call.others() if spot in innermost.telling]
 
-    def may_enter_another(app: object) -> bool:
-        return _is_entered(app, entries) and kind_of(app) != "routing"
+    def not_entered_in(app: object) -> Iterable[object]:
+        return () if _is_entered(app, entries) else _held_apps(app)
+
+    def entered_in(app: object) -> Iterable[object]:
+        return _held_apps(app) if _is_entered(app, entries) and kind_of(app) != "routing" else ()
 
     def is_outside(app: object) -> bool:
-        held = _reached(_held_apps(app), lambda inner: not _is_entered(inner, entries))
-        return any(_is_entered_by(inner, innermost) for inner in held)
+        return any(_is_entered_by(inner, innermost) for inner in reached(_held_apps(app), not_entered_in))
 
-    reached = _reached(_held_apps(innermost.callee, bound), may_enter_another)
-    return next((app for app in reached if not _is_entered(app, entries) and not is_outside(app)), None)
-
-
-def _reached(apps: Iterable[object], through: Callable[[object], bool]) -> Iterator[object]:
-    """Yield these ASGI callables, and those that they hold if the way leads `through` them."""
-    pending, seen = list(apps), set[int]()
-    for app in pending:
-        if id(app) not in seen:
-            seen.add(id(app))
-            yield app
-            if through(app):
-                pending += _held_apps(app)
+    held = reached(_held_apps(innermost.callee, bound), entered_in)
+    return next((app for app in held if not _is_entered(app, entries) and not is_outside(app)), None)
 
 
 def _held_apps(callee: object, bound: Iterable[object] = ()) -> Iterator[object]:

@@ -86,7 +86,7 @@ class _Manager(LifespanManager):
             error, raised = self.error and _alone(self.error), _alone(caught)
             if isinstance(error, KeyboardInterrupt):
                 raise error from None
-            if not isinstance(raised, Exception):  # on trio Ctrl-C, a skipped test and a cancelled one come in groups
+            if not isinstance(raised, Exception):  # on trio Ctrl-C, a skipped and a cancelled test come in groups
                 raise raised from None
             if self.late:
                 raise LifespanError(

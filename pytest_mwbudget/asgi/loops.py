@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from ..errors import MeasurementError
 from ..model.estimate import Nanoseconds, Seconds
 from ..model.results import LoopName
-from .deadlines import AsyncioAlarm, Deadline, Sleeper, Times, queued_ns
+from .deadlines import Alarm, AsyncioAlarm, Deadline, Times, queued_ns
 
 if TYPE_CHECKING:
     import trio
@@ -246,36 +246,23 @@ class TrioLoop:
     async def limited(self, seconds: Seconds, due: Callable[[], None] = lambda: None) -> AsyncIterator[Extend]:
         """Call `due` and cancel the block after `seconds`. Raises OutOfTimeError then."""
         __tracebackhide__ = True
-        deadline, token, on = Deadline(seconds, times()), self.trio.lowlevel.current_trio_token(), True
+        deadline = Deadline(seconds, times())
         with self.trio.CancelScope() as scope:
 
             def ring() -> None:
-                if on and not deadline.over():
-                    restart()
-                elif on:
-                    due()
-                    scope.cancel()
-
-            def start() -> Sleeper:
-                # A test can freeze trio's clock, or run trio with another clock.
-                return Sleeper(deadline, lambda: token.run_sync_soon(ring))
-
-            sleeper = start()
-
-            def restart() -> None:
-                nonlocal sleeper
-                sleeper.end()
-                sleeper = start()
+                due()
+                scope.cancel()
 
             def extend(seconds: Seconds) -> None:
                 if deadline.move(seconds):
-                    restart()
+                    alarm.reset()
 
+            # A test can freeze trio's clock, or run trio with another clock.
+            alarm = Alarm(deadline, ring, self.trio.lowlevel.current_trio_token().run_sync_soon)
             try:
                 yield extend
             finally:
-                on = False
-                sleeper.end()
+                alarm.off()
         if scope.cancelled_caught:
             raise OutOfTimeError
 
@@ -380,11 +367,16 @@ def times() -> Times:
 
 def running() -> bool:
     """Return whether a loop runs in this thread."""
-    try:
-        current()
-    except RuntimeError:
-        return False
-    return True
+    with suppress(RuntimeError):
+        return bool(current())
+    return False
+
+
+def running_task() -> object:
+    """Return the task that runs in this thread, None outside tasks."""
+    with suppress(RuntimeError):
+        return current().task()
+    return None
 
 
 def run(name: LoopName | None, function: Callable[[], Awaitable[_T]]) -> _T:
@@ -416,19 +408,12 @@ def run(name: LoopName | None, function: Callable[[], Awaitable[_T]]) -> _T:
 def runner(name: LoopName | None) -> asyncio.Runner:
     """Return a runner of a new loop of this name, which must be installed and not be trio."""
     # A factory keeps the runner from replacing the thread's current loop, which other plugins may own.
-    return asyncio.Runner(debug=False, loop_factory=_factory(name))
-
-
-def _factory(name: LoopName | None) -> Callable[[], asyncio.AbstractEventLoop]:
+    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     if name == "uvloop":
         import uvloop
 
-        factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-        return factory
-    if name is None:
-        return asyncio.new_event_loop
-    # asyncio.EventLoop of Python 3.13: asyncio's own loop, whatever the policy.
-    if sys.platform == "win32":
-        return asyncio.ProactorEventLoop
-    else:  # noqa: RET505 - or mypy finds it unreachable on Windows
-        return asyncio.SelectorEventLoop
+        factory = uvloop.new_event_loop
+    elif name is not None:
+        # asyncio.EventLoop of Python 3.13: asyncio's own loop, whatever the policy. Windows has both.
+        factory = getattr(asyncio, "ProactorEventLoop", asyncio.SelectorEventLoop)
+    return asyncio.Runner(debug=False, loop_factory=factory)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import CodeType, FunctionType
 
-from ..interpreter.identity import class_name, identity
-from .callables import held_values, is_function, looks_asgi, module_and_name
+from ..interpreter.identity import class_name
+from .callables import held_values, is_function, looks_asgi, module_and_name, reached
 from .origins import dispatch_of
-
-# More callables than a stack has: an app may hold any number.
-MOST_HELD = 200
 
 
 def numbered(names: Sequence[str]) -> list[str]:
@@ -42,15 +39,11 @@ def qualname_of(callee: object) -> str:
 
 def names_held(app: object) -> tuple[str, ...]:
     """Return the names of an app and of the ASGI callables that it holds, at any depth. Runs no code of theirs."""
-    held, known = [app], {identity(app)}
-    for callee in held:
-        if len(held) > MOST_HELD:
-            break
-        for value in held_values(callee):
-            if callable(value) and looks_asgi(value) and identity(value) not in known:
-                known.add(identity(value))
-                held.append(value)
-    return tuple(f"{qualname_of(callee)} {display_name(callee)}" for callee in held)
+
+    def inside(callee: object) -> Iterator[object]:
+        return (value for value in held_values(callee) if callable(value) and looks_asgi(value))
+
+    return tuple(f"{qualname_of(callee)} {display_name(callee)}" for callee in reached([app], inside))
 
 
 def type_name(kind: type) -> str:
@@ -62,15 +55,9 @@ def display_name(callee: object) -> str:
     """Return the name of a callee in the table, without a number."""
     if is_function(callee):
         return f"function[{qualname_of(callee)}]"
-    dispatch = _dispatch_name(callee)
-    name = type.__dict__["__name__"].__get__(type(callee))
-    return f"{name}[{dispatch}]" if dispatch else name
-
-
-def _dispatch_name(callee: object) -> str | None:
-    """Return the name of the function given to a BaseHTTPMiddleware, None when a method of its own dispatches."""
+    name: str = type.__dict__["__name__"].__get__(type(callee))
     dispatch = dispatch_of(callee)
-    return None if dispatch is None else module_and_name(dispatch)[1].rpartition(".")[2]
+    return name if dispatch is None else f"{name}[{module_and_name(dispatch)[1].rpartition('.')[2]}]"
 
 
 def name_of_code(code: CodeType) -> str:

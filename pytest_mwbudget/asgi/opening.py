@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib import metadata
 from types import CodeType, FrameType
+from typing import Self
 
 from ..interpreter import internals
 from ..interpreter.code_patching import Function
@@ -20,7 +21,7 @@ from ..model.endpoint import HANDLER, ROUTING, SERIALIZE, VALIDATE
 from .callables import functions_called
 from .calls import Call
 from .frameworks import django, fastapi, litestar, reading, starlette
-from .frameworks.gates import INSIDE
+from .frameworks.gates import INSIDE, Gate
 from .frameworks.seam import FrameworkLayer, Hook
 
 UNREADABLE = "its parts could not be read ({}: {})"
@@ -32,23 +33,34 @@ GATES = {"starlette": starlette.GATES, "fastapi": fastapi.GATES, "litestar": lit
 class Step:
     """A call inside a request: of a part's function, which has a `hook`, or of an ASGI callable.
 
-    Its frame is kept alive, so that the identities of the objects it holds stay valid. `parent` is the step that it is
-    inside. `over` means that it has returned or raised.
+    Its frame is kept alive, so that the identities of the objects it holds stay valid.
     """
 
     frame: FrameType
-    parent: Step | None
+    # The step that it is inside.
+    parent: Self | None
     task: object
+    # In another thread than the request's.
     elsewhere: bool
-    hook: Hook | None
+    hook: Hook | None = None
+    # It has returned or raised: code that runs later in its context is not inside it.
     over: bool = False
 
-    def outer_steps(self) -> Iterator[Step]:
-        """Yield the steps that this one is inside, innermost first."""
-        outer = self.parent
-        while outer is not None:
-            yield outer
-            outer = outer.parent
+    @property
+    def part(self) -> str | None:
+        """The name of the part that it enters, None for a dependency and if it enters no part."""
+        return None if self.hook is None or self.hook.layer is None else self.hook.layer.name
+
+    def outer(self) -> Iterator[Self]:
+        """Yield the steps that this step is inside, innermost first."""
+        step = self.parent
+        while step is not None:
+            yield step
+            step = step.parent
+
+    def innermost_open(self) -> Self | None:
+        """Return the innermost of this step and those that it is inside which is not over, None if all are."""
+        return next((step for step in (self, *self.outer()) if not step.over), None)
 
 
 _current: ContextVar[Step | None] = ContextVar("pytest_mwbudget_step", default=None)
@@ -56,31 +68,31 @@ _current: ContextVar[Step | None] = ContextVar("pytest_mwbudget_step", default=N
 
 @dataclass(slots=True)
 class Opening:
-    """The steps of one request, in order, and what its route is.
-
-    `route` is the framework of the route, None if the request came to no route. `endpoint` is what the framework has
-    for the route: the callable, or Litestar's handler. `handler` are the hooks of the callable, empty for a route of
-    FastAPI. `solved` are the dependencies that FastAPI solved. `stand_ins` are the values in `dependency_overrides`,
-    and `rebuilt` says how often FastAPI rebuilt a dependency because of them. `models` are the models in the type of
-    the response, and `returned_models` those of them that the handler returned, each with the functions that validate
-    it. `validated` counts the calls of these functions. `text` means that the handler returned a str or bytes. `raised`
-    means that a step raised an exception. `error` says why the parts could not be read.
-    """
+    """The steps of one request, in order, and what its route is."""
 
     steps: list[Step] = field(default_factory=list)
     step_of: dict[FrameType, Step] = field(default_factory=dict)
     hooks: dict[CodeType, list[Hook]] = field(default_factory=dict)
+    # The framework of the route, None if the request came to no route.
     route: str | None = None
+    # What the framework has for the route: the callable, or Litestar's handler.
     endpoint: object = None
+    # The hooks of the callable, empty for a route of FastAPI.
     handler: list[Hook] = field(default_factory=list)
+    # The dependencies that FastAPI solved, the values in `dependency_overrides`, and how often FastAPI rebuilt a
+    # dependency because of these.
     solved: list[object] = field(default_factory=list)
     stand_ins: Sequence[object] = ()
     rebuilt: int = 0
+    # The models in the type of the response, those that the handler returned with the functions that validate them, and
+    # the number of calls of each such function.
     models: list[type] = field(default_factory=list)
     returned_models: dict[type, set[Function]] = field(default_factory=dict)
     validated: Counter[Function] = field(default_factory=Counter)
+    # Whether the handler returned a str or bytes, and whether a step raised an exception.
     text: bool = False
     raised: bool = False
+    # Why the parts could not be read.
     error: str | None = None
 
     def begin(self) -> None:
@@ -88,7 +100,7 @@ class Opening:
         for package, gates in GATES.items():
             for gate in gates if package in sys.modules else ():
                 if not gate.of_each:
-                    self._watch(gate.hooks(FrameworkLayer(None, (), name=gate.part)))
+                    self._watch(gate.hooks(FrameworkLayer(None, name=gate.part)))
 
     def _watch(self, hooks: Iterable[Hook]) -> None:
         for hook in hooks:
@@ -108,10 +120,11 @@ class Opening:
         if hook is not None and hook.layer is None:
             self.validated[hook.function] += 1
         elif hook is not None and frame not in self.step_of:
-            self._note(Step(frame, self._outer(frame, elsewhere=elsewhere), task, elsewhere, hook))
-            if hook.layer is not None and hook.layer.name == VALIDATE:
+            step = Step(frame, self._outer(frame, elsewhere=elsewhere), task, elsewhere, hook)
+            self._note(step)
+            if step.part == VALIDATE:
                 self._read_dependencies(frame)
-            elif hook.layer is not None and hook.layer.name == SERIALIZE:
+            elif step.part == SERIALIZE:
                 self._guarded(self._read_response(frame))
 
     def _read_dependencies(self, frame: FrameType) -> None:
@@ -119,7 +132,7 @@ class Opening:
         if self.route == "litestar":
             self._guarded(litestar.dependency_hooks(frame.f_locals))
             return
-        outer = self.step_of[frame].outer_steps()
+        outer = self.step_of[frame].outer()
         if any(step.hook and step.hook.function.__code__ is frame.f_code for step in outer):
             hooks = self._guarded(fastapi.dependency_hooks(frame.f_locals))
             self.stand_ins = fastapi.stand_ins(frame.f_locals)
@@ -159,15 +172,14 @@ class Opening:
     def entered_layer(self, frame: FrameType, task: object, *, elsewhere: bool) -> None:
         """Note a call that is traced as that of a layer or of the endpoint, unless it enters a part."""
         if frame not in self.step_of:
-            self._note(Step(frame, self._outer(frame, elsewhere=elsewhere), task, elsewhere, None))
+            self._note(Step(frame, self._outer(frame, elsewhere=elsewhere), task, elsewhere))
 
     def returned(self, frame: FrameType, answer: object, *, raised: bool) -> None:
         """Note that a step is over, and watch the view that Django's routing returned."""
         step = self.step_of[frame]
         step.over = True
         self.raised = self.raised or raised
-        routed = step.hook is not None and step.hook.layer is not None and step.hook.layer.name == ROUTING
-        if routed and answer is not None:
+        if step.part == ROUTING and answer is not None:
             self.route, self.endpoint = "django", answer
             self.handler = self._guarded(django.view_hooks(answer))
 
@@ -192,16 +204,14 @@ class Opening:
     def _outer(self, frame: FrameType, *, elsewhere: bool) -> Step | None:
         """Return the step inside which a frame runs: on its own stack, or else where its task or work was made."""
         inherited = _current.get()
-        if inherited is not None and inherited.over:
-            inherited = next((step for step in inherited.outer_steps() if not step.over), None)
-        outer = frame.f_back
-        while outer is not None:
+        if inherited is not None:
+            inherited = inherited.innermost_open()
+        for outer in internals.with_callers(frame.f_back):
             if outer in self.step_of:
                 below = self.step_of[outer]
                 # A thread that waits for the event loop may do work for it meanwhile, as asgiref's do.
-                for_loop = elsewhere and inherited in self.steps and below in inherited.outer_steps()
+                for_loop = elsewhere and inherited in self.steps and below in inherited.outer()
                 return inherited if for_loop else below
-            outer = outer.f_back
         if inherited is None and elsewhere:
             inherited = next((step for step in reversed(self.steps) if not step.over), None)
         return inherited if inherited in self.steps else None
@@ -229,8 +239,8 @@ class Opening:
         for gate in GATES[self.route]:
             if gate.needed and gate.function is None:
                 return f"{_release(self.route)} has no function {gate.name}"
-            called = any(map(self._is_step_of, gate.hooks(FrameworkLayer(None, ()))))
-            if gate.after is not None and all(part in entered for part in gate.after) and not (called or refused):
+            due = gate.after is not None and all(part in entered for part in gate.after)
+            if due and not refused and not self._called(gate):
                 return f"{_release(self.route)} did not call {gate.name}"
         return None
 
@@ -241,10 +251,7 @@ class Opening:
 
     def converts(self) -> bool:
         """Return whether FastAPI turned what the handler returned into JSON."""
-        gates = (gate for gate in fastapi.GATES if gate.part == SERIALIZE)
-        return not self.text and any(
-            self._is_step_of(hook) for gate in gates for hook in gate.hooks(FrameworkLayer(None, ()))
-        )
+        return not self.text and any(self._called(gate) for gate in fastapi.GATES if gate.part == SERIALIZE)
 
     def validated_again(self) -> dict[type, int]:
         """Return the models that the handler returned, each with the number of calls of its validators by FastAPI."""
@@ -254,7 +261,7 @@ class Opening:
         }
 
     def calls_of(self, dependency: object, steps: Iterable[Step]) -> int:
-        """Count the steps that are calls of a dependency by FastAPI for one route; 0 if they may be of another one.
+        """Count the steps that are calls of a dependency by FastAPI for one route; 0 if they may be of another route.
 
         Partials, and functions of one `def`, share their code. A request that enters several routes, or a route several
         times, solves the dependencies of each.
@@ -265,15 +272,16 @@ class Opening:
         solving = (_outermost_solving(step) for step in steps)
         return max(Counter(outermost for outermost in solving if outermost is not None).values(), default=0)
 
-    def _is_step_of(self, hook: Hook) -> bool:
-        return any(step.hook is not None and step.hook.function is hook.function for step in self.steps)
+    def _called(self, gate: Gate) -> bool:
+        function: object = gate.function
+        return any(step.hook is not None and step.hook.function is function for step in self.steps)
 
 
 def _outermost_solving(step: Step) -> Step | None:
-    """Return the outermost of the calls of `solve_dependencies` directly round a step, None without one."""
+    """Return the outermost of the calls of `solve_dependencies` directly round a step, None without such a call."""
     outermost = None
-    for outer in step.outer_steps():
-        if outer.hook is None or outer.hook.layer is None or outer.hook.layer.name != VALIDATE:
+    for outer in step.outer():
+        if outer.part != VALIDATE:
             break
         outermost = outer
     return outermost

@@ -35,7 +35,8 @@ def origin_of(callee: object) -> Origin:
 
 def origin_of_class(cls: type) -> Origin:
     """Return the origin of a class."""
-    return Origin(_distribution(_file_of_module(class_name(cls)[0])))
+    file = static_dict(sys.modules.get(class_name(cls)[0])).get("__file__")
+    return Origin(_distribution(file if type(file) is str else ""))
 
 
 def dispatch_of(callee: object) -> object | None:
@@ -50,13 +51,8 @@ def dispatch_of(callee: object) -> object | None:
     return dispatch.func if type(dispatch) is functools.partial else dispatch
 
 
-def _file_of_module(name: str) -> str:
-    file = static_dict(sys.modules.get(name)).get("__file__")
-    return file if type(file) is str else ""
-
-
 def _short(file: str) -> str:
-    """Return a file below the working directory relative to it, another one as it is."""
+    """Return a file below the working directory relative to it, any other file as it is."""
     try:
         return file.removeprefix(f"{REAL.os.getcwd()}{os.sep}")
     except OSError:  # the test has removed it

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from types import FrameType
 
 from ..errors import LifespanError, MeasurementError
+from ..interpreter.internals import with_callers
 
 # Whether the running code was started by the app's lifespan.
 in_lifespan: ContextVar[bool] = ContextVar("pytest_mwbudget_lifespan", default=False)
@@ -48,6 +49,4 @@ def exit_refused() -> Iterator[None]:
 
 def _outermost(frame: FrameType) -> FrameType:
     """Return the frame in which the thread of `frame` began."""
-    while frame.f_back is not None:
-        frame = frame.f_back
-    return frame
+    return [*with_callers(frame)][-1]

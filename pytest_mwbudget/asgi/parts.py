@@ -87,7 +87,11 @@ def _opened(
         calls=repeated,
         overrides=len(opening.stand_ins),
         rebuilt=opening.rebuilt,
-        stand_ins=tuple(_stand_ins(rows, entries, opening)),
+        stand_ins=tuple(
+            layer.name
+            for index, layer in rows
+            if layer.kind == "dependency" and any(entries[index].callee is own for own in opening.stand_ins)
+        ),
         models=tuple(dict.fromkeys(map(type_name, opening.models))),
         returned={type_name(model): calls for model, calls in opening.validated_again().items()},
     )
@@ -104,13 +108,6 @@ def _repeated(
             assert site.hook.layer is not None
             if (calls := opening.calls_of(site.hook.layer.callee, site.steps)) > 1:
                 yield layer.name, calls
-
-
-def _stand_ins(rows: Iterable[tuple[EntryIndex, Layer]], entries: Sequence[Entry], opening: Opening) -> Iterator[str]:
-    """Yield the dependencies that overrides put in place of others."""
-    for index, layer in rows:
-        if layer.kind == "dependency" and any(entries[index].callee is stand_in for stand_in in opening.stand_ins):
-            yield layer.name
 
 
 def _why_closed(opening: Opening, sites: Sequence[_Site], endpoint: Entry) -> str | None:
@@ -137,7 +134,7 @@ def _sites(stack: Stack, endpoint: EntryIndex, trace: Trace) -> Iterator[_Site]:
     sites: dict[Key, _Site] = {}
     innermost = _innermost(stack, endpoint)
     for step in opening.steps:
-        outer = (calls[outer_step.frame] for outer_step in step.outer_steps() if outer_step.frame in calls)
+        outer = (calls[outer_step.frame] for outer_step in step.outer() if outer_step.frame in calls)
         # Some methods of Django's middlewares are called inside the endpoint. What they call belongs to them.
         around = next((call for call in outer if _enters(call, own) or (call.hook and call.hook.layer)), None)
         if around is None or not _enters(around, own):
@@ -158,23 +155,22 @@ def _enters(call: TracedCall, entry: Entry) -> bool:
 
 
 def _inside_its_own(site: _Site, step: Step, by_step: Mapping[Step, _Site]) -> bool:
-    outer = next((by_step[outer_step] for outer_step in step.outer_steps() if outer_step in by_step), None)
+    outer = next((by_step[outer_step] for outer_step in step.outer() if outer_step in by_step), None)
     return outer is not None and outer is not site and outer.part == site.part
 
 
 def _hook_of(step: Step, calls: Mapping[FrameType, TracedCall], opening: Opening, innermost: object) -> Hook | None:
     """Return the hook of the part that a step enters, None for a step that enters none."""
     if step.hook is not None:
-        layer = step.hook.layer
-        stale = layer is not None and layer.name == HANDLER and opening.route != "fastapi"
+        stale = step.part == HANDLER and opening.route != "fastapi"
         return None if stale and step.hook not in opening.handler else step.hook
     call = calls.get(step.frame)
     if call is None or call.function is None:
         return None
     if is_response(call.callee):
-        return hook(call.function, None, FrameworkLayer(None, (), name=RESPOND))
+        return hook(call.function, None, FrameworkLayer(None, name=RESPOND))
     if call.callee is innermost:
-        return hook(call.function, None, FrameworkLayer(None, (), name=FRAMEWORK))
+        return hook(call.function, None, FrameworkLayer(None, name=FRAMEWORK))
     return None
 
 
@@ -195,7 +191,7 @@ def _key(site: _Site) -> Key:
 def _own_part(endpoint: Entry, sites: Sequence[_Site], opening: Opening) -> str:
     """Return the part to which belongs what is in no other part."""
     if opening.handled and not any(site.part == HANDLER for site in sites):
-        return HANDLER  # the handler is a layer round the endpoint: an object that hands the request to another one
+        return HANDLER  # the handler is a layer round the endpoint: an object that hands the request to another object
     # A route with a layer of its own has no router inside that layer.
     return ROUTING if endpoint.kind == "routing" or any(site.part == FRAMEWORK for site in sites) else FRAMEWORK
 
@@ -216,9 +212,7 @@ def _entries(
     for number, site in enumerate(sites, number_of_first):
         steps |= dict.fromkeys(site.steps, EntryIndex(number))
     for number, site in enumerate(sites, number_of_first):
-        enclosing = [
-            next(outer_step for outer_step in step.outer_steps() if outer_step in steps) for step in site.steps
-        ]
+        enclosing = [next(outer_step for outer_step in step.outer() if outer_step in steps) for step in site.steps]
         function = site.hook.function
         hands_on = site.part in (FRAMEWORK, RESPOND)
         yield Entry(
@@ -301,7 +295,7 @@ def _adapts(entry: Entry, opening: Opening) -> str | None:
 
 
 def _is_sync(callee: object) -> bool:
-    """Return whether a handler or a dependency is certainly sync. A decorator may have made it of an async one."""
+    """Return whether a handler or a dependency is certainly sync. A decorator may have made it of an async function."""
     callee = reading.entered(callee)
     if is_class(callee):
         return True

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote
 
 from ..config.checks import METHOD
@@ -50,53 +51,43 @@ def build_request(method: str, url: object, options: Mapping[str, Any]) -> httpx
         ) from error
 
 
-class RequestTemplate(Protocol):
-    """A request that can be sent any number of times.
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A message of a connection's client, None to only wait, and the number of answers awaited before the next step."""
 
-    `body` is its body in pieces. Each call runs in a copy of `context`, or of the current context if that is None.
-    """
+    message: str | bytes | None
+    answers: int
 
-    @property
-    def line(self) -> RequestLine:
-        """The method and the URL."""
 
-    @property
-    def body(self) -> tuple[bytes, ...]:
-        """The body in pieces, at least one."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestTemplate(ABC):
+    """A request that can be sent, or a WebSocket connection that can be opened, any number of times."""
 
-    @property
-    def context(self) -> Context | None:
-        """The context of which each call gets a copy; None for the current context."""
-
-    @property
-    def offered(self) -> frozenset[str]:
-        """The names of the extensions that the scope offers and that add messages to a response."""
+    line: RequestLine
+    # The body in pieces, at least one.
+    body: tuple[bytes, ...] = (b"",)
+    # Each call runs in a copy of this context, or of the current context if this is None.
+    context: Context | None = None
+    # The names of the extensions that the scope offers and that add messages to a response.
+    offered: frozenset[str] = frozenset()
+    # What the client of a connection sends and awaits.
+    steps: tuple[Step, ...] = ()
 
     def takes(self, kind: str) -> bool:
-        """Return whether a message of this type is taken although ASGI does not expect it at that point."""
+        """Return whether a message of this type is taken where ASGI does not expect it: none is, as by uvicorn."""
+        return False
 
+    @abstractmethod
     def scope(self, state: Mapping[str, Any] | None) -> Scope:
         """Return a new scope. `state` is the lifespan's."""
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltRequest:
-    """A request that httpx built: its httpx form, its ASGI headers, its body in pieces."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltRequest(RequestTemplate):
+    """A request that httpx built, with its ASGI headers."""
 
     request: httpx.Request
     headers: tuple[tuple[bytes, bytes], ...]
-    body: tuple[bytes, ...]
-    context: Context | None = None
-    offered: frozenset[str] = frozenset()
-
-    def takes(self, kind: str) -> bool:
-        """Take no unexpected message, as uvicorn does."""
-        return False
-
-    @property
-    def line(self) -> RequestLine:
-        """The method and the URL."""
-        return RequestLine(self.request.method, self.request.url.raw_path.decode("ascii", "replace"))
 
     def scope(self, state: Mapping[str, Any] | None) -> Scope:
         """Return a new scope. Calls share only the values that the app put into the lifespan's `state`."""
@@ -144,5 +135,14 @@ async def template_of(request: httpx.Request) -> BuiltRequest:
     chunks = [
         piece[start : start + BODY_CHUNK_BYTES] for piece in pieces for start in range(0, len(piece), BODY_CHUNK_BYTES)
     ]
-    headers = tuple((name.lower(), value) for name, value in request.headers.raw)
-    return BuiltRequest(request, headers, tuple(chunks) or (b"",))
+    return BuiltRequest(
+        line=RequestLine(request.method, url_of(request)),
+        body=tuple(chunks) or (b"",),
+        request=request,
+        headers=tuple((name.lower(), value) for name, value in request.headers.raw),
+    )
+
+
+def url_of(request: httpx.Request) -> str:
+    """Return the path with the query."""
+    return request.url.raw_path.decode("ascii", "replace")

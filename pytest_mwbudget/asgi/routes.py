@@ -14,12 +14,9 @@ from typing import Any
 
 from ..errors import AppError, text_of
 from ..interpreter.identity import MISSING, class_name, is_a, is_class
-from .callables import held_values, static
+from .callables import held_values, reached, static
 from .frameworks.route import Route, parametrised, why_not
 from .frameworks.seam import routes_of_framework
-
-# The most objects to look at for the one with the route table. Middlewares round an app are few.
-MOST_WRAPPERS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +40,9 @@ def routes_of(app: object) -> Routes:
 
 def _table(app: object) -> Iterator[Route] | None:
     """Return the routes of the outermost object that has any: middlewares may stand round the app."""
-    waiting, seen = [app], {id(app)}
-    for candidate in waiting:
-        for read in (routes_of_framework, _of_routes, _of_url_map, _of_openapi):
-            routes = read(candidate)
-            if routes is not None:
-                return routes
-        inner = [other for other in _inner(candidate) if id(other) not in seen]
-        seen.update(map(id, inner))
-        waiting += inner[: MOST_WRAPPERS - len(waiting)]
-    return None
+    readers = (routes_of_framework, _of_routes, _of_url_map, _of_openapi)
+    tables = (read(candidate) for candidate in reached([app], _inner) for read in readers)
+    return next((routes for routes in tables if routes is not None), None)
 
 
 def _inner(app: object) -> Iterator[object]:

@@ -11,7 +11,7 @@ import asyncio
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, MutableMapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,23 +56,22 @@ REPEATS = (
 
 @dataclass(slots=True)
 class Exchange:
-    """One call: the app receives the request's body from here and sends its response to here.
-
-    A response of more than `most` pieces is refused: a stream that never suspends would let no time limit end it. At
-    least the first `keep` bytes of its body are kept, if that is not None, and no piece after these. `pieces` are all
-    pieces. `trailers` is whether the app has announced them to a client that offers the extension.
-    """
+    """One call: the app receives the request's body from here and sends its response to here."""
 
     template: RequestTemplate
     complete: loops.Event
+    # The most pieces of a response: a stream that never suspends would let no time limit end it.
     most: int
+    # At least this many bytes of the body are kept, and no piece after these; None for all.
     keep: int | None = None
     status: int = 0
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     body: list[bytes] = field(default_factory=list)
+    # All pieces, and the bytes that were kept of them.
     pieces: int = 0
     kept: int = 0
     body_over: bool = False
+    # The app has announced trailers to a client that offers the extension.
     trailers: bool = False
     received: int = 0
     elapsed_ns: Nanoseconds = 0
@@ -177,13 +176,7 @@ class Exchange:
 
 @dataclass(slots=True)
 class Caller:
-    """Calls one app with one request, any number of times. Every response must have the status of the first.
-
-    `limit_s` is the longest time of a request after the first, None for that of the settings. `check` runs before each
-    request, and raises an exception to end the measurement. `began` runs when the first response begins, and `begun` is
-    whether it has. `calls` and `status` are the number of calls so far and the status of their responses: somebody else
-    may have made the first.
-    """
+    """Calls one app with one request, any number of times. Every response must have the status of the first."""
 
     app: ASGIApp
     template: RequestTemplate
@@ -191,10 +184,14 @@ class Caller:
     expect_status: int | None = None
     clock: Clock = perf_counter_ns
     loop: loops.Loop = field(default_factory=loops.current)
+    # The longest time of a request after the first, None for that of the settings.
     limit_s: Seconds | None = None
+    # Runs before each request, and raises an exception to end the measurement.
     check: Callable[[], None] = lambda: None
+    # Runs when the first response begins, and whether it has.
     began: Callable[[], None] = lambda: None
     begun: bool = False
+    # The calls so far and the status of their responses: somebody else may have made the first call.
     calls: int = 0
     status: int = 0
     # Makes what the app receives from and sends to.
@@ -282,7 +279,7 @@ class Caller:
                 if exchange.ended_by(error):
                     return
                 raise
-            if isinstance(ended, GeneratorExit) and self._running_task() is not task:
+            if isinstance(ended, GeneratorExit) and loops.running_task() is not task:
                 raise  # the coroutine is being closed
             # It would end the event loop, or a generator of pytest, without a message.
             raise MeasurementError(f"{self.template.line}: the app {_how(ended)}", message_id="app") from None
@@ -291,12 +288,6 @@ class Caller:
                 raise
             # It would cancel who awaits this task.
             raise self._repetition_error(error, exchange, observed=observer is not None) from error
-
-    def _running_task(self) -> object:
-        """Return the running task, None outside tasks."""
-        with suppress(RuntimeError):
-            return self.loop.task()
-        return None
 
     async def _first(self, scope: Scope, exchange: Exchange) -> None:
         """Make the first call, and check the app's answer and messages. In later calls checks would be measured."""

@@ -15,21 +15,19 @@ from .frameworks.seam import Hook, Seam, stands_for_app
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry(Boundary):
-    """One ASGI callable of the stack, or a callable through which a framework enters a layer, which has a `hook`.
-
-    `function` is the Python function whose call enters it, None when other functions share its code and it cannot be
-    told from them. `call` is one of its calls; the arguments at the spots in `telling` are the same in every request
-    and tell layers of one function apart: the instance of a class, the bound arguments of a partial. No probe can
-    stand at an ASGI callable in another thread, nor at one that `outlives` the request: `function` is None then. `seam`
-    is that of an app whose framework is known.
-    """
+    """An ASGI callable of the stack, or a callable through which a framework enters a layer, which has a `hook`."""
 
     callee: object
+    # The Python function whose call enters it. None if no probe can stand there: other functions share its code and it
+    # cannot be told from them, it is an ASGI callable in another thread, or it `outlives` the request.
     function: Function | None
+    # A call of it. The arguments at the spots in `telling` are the same in every request and tell layers of one
+    # function apart: the instance of a class, the bound arguments of a partial.
     call: Call | FrameworkCall
     telling: frozenset[Spot]
     kind: Kind
     hook: Hook | None
+    # That of an app whose framework is known.
     seam: Seam | None
     outlives: bool = False
 
@@ -50,7 +48,7 @@ class Entry(Boundary):
         if self.hook is None:
             return Reader.of(self.function, self.telling)
         return FrameworkReader(
-            Parameters.of(self.function.__code__), self.hook.instance is not None, told=self.hook.told
+            Parameters.of(self.function.__code__), self.hook.instance is not None, lead_of=self.hook.lead_of
         )
 
     @property
@@ -89,39 +87,42 @@ class HandedOn:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The ASGI callables that the traced request went through.
+    """The ASGI callables that the traced request went through."""
 
-    `entries` are in order of entry, `probeable` those at whose boundary a probe can stand. `endpoint` is the entry with
-    which the endpoint begins: everything inside it that is not a layer of a framework. `endpoint` is None when a layer
-    answered by itself, and when the endpoint ran in another thread or outlived the request: then `handed_on` names the
-    layer with which it is measured. `outside` means that entry 0 is the app object, not a layer. `layers` are the rows
-    to show, with their entry, or None for a layer further in that was not entered. `tasks` means that more than one
-    task took part, `threads` that more than one thread did. `displaced` means that a profiler of the app hid some
-    calls. `uncut` names the app whose framework's layers could not be read, with the error. `parts` are the rows of the
-    opened endpoint with their entries, the first of which is the endpoint's; the other ones follow all entries of the
-    stack. If there are none, `closed` says why; it is None where the request came to no endpoint. `observed` is what
-    the request showed of an opened endpoint. `anew` says that layers were made for the traced request. `strays` are
-    entries that only other ways than the traced one enter; they follow all others. `entered` says how often a request
-    enters each owner if that is not as often as the traced request did. `changing` says why nothing is judged if the
-    stack goes on changing.
-    """
-
+    # In order of entry.
     entries: tuple[Entry, ...]
+    # Those at whose boundary a probe can stand.
     probeable: tuple[EntryIndex, ...]
+    # The entry with which the endpoint begins: everything inside it that is not a layer of a framework. None if a layer
+    # answered by itself, and if the endpoint is `handed_on`.
     endpoint: EntryIndex | None
+    # Entry 0 is the app object, not a layer.
     outside: bool
+    # The rows to show, with their entry, or None for a layer further in that was not entered.
     layers: tuple[tuple[EntryIndex | None, Layer], ...]
+    # More than one task took part, or more than one thread.
     tasks: bool
-    displaced: bool
     threads: bool
+    # A profiler of the app hid some calls.
+    displaced: bool
+    # The layer with which an endpoint is measured that ran in another thread or outlived the request.
     handed_on: HandedOn | None
+    # The app whose framework's layers could not be read, with the error.
     uncut: str | None = None
+    # The rows of the opened endpoint with their entries, the first of which is the endpoint's; the others follow all
+    # entries of the stack.
     parts: tuple[tuple[EntryIndex, Layer], ...] = ()
+    # Why there are no parts, None if the request came to no endpoint.
     closed: str | None = None
+    # What the request showed of an opened endpoint.
     observed: Observed | None = None
+    # Layers were made for the traced request.
     anew: bool = False
+    # Entries that only other ways than the traced one enter. They follow all others.
     strays: tuple[EntryIndex, ...] = ()
+    # How often a request enters each owner if that is not as often as the traced request did.
     entered: Mapping[Owner, int] | None = None
+    # Why nothing is judged if the stack goes on changing.
     changing: str | None = None
 
     @property
@@ -188,10 +189,10 @@ class Stack:
     @property
     def _told_apart(self) -> tuple[Entry, ...]:
         """The entries, where a layer that shares its function with a part is told from others as the part is."""
-        told_of = {id(entry.function): entry.hook.told for entry in self.entries if entry.hook and entry.is_part}
+        lead_of = {id(entry.function): entry.hook.lead_of for entry in self.entries if entry.hook and entry.is_part}
         return tuple(
-            replace(entry, hook=replace(entry.hook, told=told_of[id(entry.function)]))
-            if entry.hook and entry.is_layer and id(entry.function) in told_of
+            replace(entry, hook=replace(entry.hook, lead_of=lead_of[id(entry.function)]))
+            if entry.hook and entry.is_layer and id(entry.function) in lead_of
             else entry
             for entry in self.entries
         )

@@ -22,7 +22,7 @@ from . import loops
 from .callables import functions_called
 from .calls import Call, FrameworkCall, call_in
 from .frameworks.seam import Hook, Seam, keys_of, seam_of
-from .opening import Opening
+from .opening import Opening, Step
 
 # Put into the scope of the traced request. A request that the app makes to another app has a scope without it.
 TRACE_KEY = "pytest_mwbudget.trace"
@@ -33,32 +33,23 @@ _numbers = count(1)
 _START_OF_THREAD = threading.Thread.start.__code__
 
 
-@dataclass(slots=True, eq=False)
-class TracedCall:
+@dataclass(slots=True, eq=False, kw_only=True)
+class TracedCall(Step):
     """A call of an ASGI callable, or of a layer of a framework, which a `hook` enters.
 
-    Its frame is kept alive, so that the identities of the objects it holds stay valid.
-
-    `parent` is the call that it is inside. `elsewhere` means another thread than the request's. `answer` is the value
-    that it returned, or that the awaitable it returned led to. `unawaited` means that it returned no awaitable: it only
-    has the parameters of an ASGI app. `sent` means that its `send`, or that of a call inside it, was called. `over`
-    means that it has returned or raised: code that runs later in its context is not inside it. A call that is not over
-    when the request is goes on after it. `seam` is that of an app
-    whose framework is known.
+    A call that is not over when the request is goes on after it.
     """
 
-    frame: FrameType
     call: Call | FrameworkCall
-    parent: TracedCall | None
-    task: object
-    elsewhere: bool
     callee: object = None
     function: Function | None = None
+    # The value that it returned, or that the awaitable it returned led to.
     answer: object = None
+    # It returned no awaitable: it only has the parameters of an ASGI app.
     unawaited: bool = False
+    # Its `send`, or that of a call inside it, was called.
     sent: bool = False
-    over: bool = False
-    hook: Hook | None = None
+    # That of an app whose framework is known.
     seam: Seam | None = None
 
     @property
@@ -66,30 +57,21 @@ class TracedCall:
         """Equal for two calls of the same function while both frames are alive."""
         return id(self.frame.f_code if self.function is None else self.function)
 
-    def outer_calls(self) -> Iterator[TracedCall]:
-        """Yield the calls that this call is inside, innermost first."""
-        outer = self.parent
-        while outer is not None:
-            yield outer
-            outer = outer.parent
-
 
 _current: ContextVar[TracedCall | None] = ContextVar("pytest_mwbudget_call", default=None)
 
 
 @dataclass(slots=True)
 class Trace:
-    """The ASGI calls of one request, in order, with those in other threads.
-
-    `displaced` means that another profiler took the place of this one; `unwatched` that threads could not be watched.
-    In both cases calls may be missing. `uncut` names the app whose layers could not be read, with the error or the
-    outermost of them. `opening` has the steps inside the endpoint.
-    """
+    """The ASGI calls of one request, in order, with those in other threads."""
 
     calls: list[TracedCall] = field(default_factory=list)
+    # Another profiler took the place of this one, or threads could not be watched: calls may be missing.
     displaced: bool = False
     unwatched: bool = False
+    # The app whose layers could not be read, with the error or the outermost of them.
     uncut: str | None = None
+    # The steps inside the endpoint.
     opening: Opening = field(default_factory=Opening)
     # The parameters of functions that can take (scope, receive, send), None for others.
     _parameters: dict[CodeType, Parameters | None] = field(default_factory=dict)
@@ -123,7 +105,7 @@ class Trace:
         for why in (internals.why_no_steps(), internals.why_no_functions()):
             if why is not None:
                 raise MeasurementError(why, message_id="interpreter")
-        self._call_of = dict.fromkeys(_with_callers(sys._getframe()))
+        self._call_of = dict.fromkeys(internals.with_callers(sys._getframe()))
         self.opening.begin()
         self._thread = threading.get_ident()
         others = len(sys._current_frames()) > 1
@@ -162,13 +144,13 @@ class Trace:
         code = frame.f_code
         self._began_thread = self._began_thread or code is _START_OF_THREAD
         if code in self.opening.hooks and internals.begins(frame):
-            self.opening.entered(frame, _task(), elsewhere=threading.get_ident() != self._thread)
+            self.opening.entered(frame, loops.running_task(), elsewhere=threading.get_ident() != self._thread)
         makers, senders, parameters = self._makers_of.get(frame), self._senders.get(code), self._asgi_parameters(code)
         hooks = self._hooks.get(code, {})
         if not (makers or senders or parameters or hooks) or not internals.begins(frame):
             return
         for maker in makers or ():
-            maker.task = _task()
+            maker.task = loops.running_task()
         if senders:
             self._note_sent(frame, senders)
         # An exception that is thrown into a suspended frame looks like a call that begins: the call may be known, or
@@ -177,7 +159,7 @@ class Trace:
             return
         hook = self._hook_entered(frame, hooks) if hooks else None
         if hook is not None:
-            call = TracedCall(frame, FrameworkCall(hook.instance), *self._surroundings(frame), hook=hook)
+            call = TracedCall(frame, *self._surroundings(frame), hook, call=FrameworkCall(hook.instance))
             self._note(call)
             self.opening.entered_layer(frame, call.task, elsewhere=call.elsewhere)
         if hook is not None or parameters is None:
@@ -210,7 +192,7 @@ class Trace:
 
     def _surroundings(self, frame: FrameType) -> tuple[TracedCall | None, object, bool]:
         """Return the call inside which a frame runs, its task, and whether it runs in another thread."""
-        return self._calling(frame), _task(), threading.get_ident() != self._thread
+        return self._calling(frame), loops.running_task(), threading.get_ident() != self._thread
 
     def _note(self, call: TracedCall) -> None:
         _current.set(call)
@@ -218,7 +200,7 @@ class Trace:
         self._call_of[call.frame] = call
 
     def _note_call(self, frame: FrameType, asgi_call: Call) -> None:
-        call = TracedCall(frame, asgi_call, *self._surroundings(frame), seam=self._seam(asgi_call.lead))
+        call = TracedCall(frame, *self._surroundings(frame), call=asgi_call, seam=self._seam(asgi_call.lead))
         self._note(call)
         self.opening.entered_asgi(frame, asgi_call, call.task, elsewhere=call.elsewhere)
         self._own |= {id(own): own for own in (asgi_call.receive, asgi_call.send, *held_by_scope(asgi_call.scope))}
@@ -251,7 +233,7 @@ class Trace:
         """Note who sends in a call of a `send`: the calls around it that have this `send`, and those around them."""
         caller, sent = self._calling(frame), False
         if caller is not None:
-            for call in (caller, *caller.outer_calls()):
+            for call in (caller, *caller.outer()):
                 sent = sent or call in senders
                 call.sent = call.sent or sent
 
@@ -259,15 +241,15 @@ class Trace:
         """Return the ASGI call inside which a frame runs: on its own stack, or else where its task was made."""
         if frame in self._makers_of:
             return self._makers_of[frame][0]
-        for outer in _with_callers(frame.f_back):
+        for outer in internals.with_callers(frame.f_back):
             outer_call = self._call_of.get(outer)
             if outer_call is not None:
                 return outer_call
             if outer in self._makers_of:
                 return self._makers_of[outer][0]
         inherited = _current.get()
-        if inherited is not None and inherited.over:
-            inherited = next((call for call in inherited.outer_calls() if not call.over), None)
+        if inherited is not None:
+            inherited = inherited.innermost_open()
         if inherited is None and threading.get_ident() != self._thread:
             # The thread has no context of the request: the call that was entered last and waits handed it over.
             inherited = next((call for call in reversed(self.calls) if not call.over), None)
@@ -279,7 +261,7 @@ class Trace:
         A request that the app makes to another app shares no object.
         """
         name = dict.get(scope, TRACE_KEY)
-        if type(name) is str:  # what an earlier request has left to do is not of this one
+        if type(name) is str:  # what an earlier request has left to do is not of this request
             return name == self._name
         kind = dict.get(scope, "type")
         if type(kind) is not str or kind not in ("http", "websocket"):
@@ -329,17 +311,3 @@ def _is_task_library(frame: FrameType) -> bool:
     """Return whether a library of tasks makes the call: `nursery.start_soon(app, scope, receive, send)`."""
     module = frame.f_globals.get("__name__")
     return isinstance(module, str) and module.partition(".")[0] in ("asyncio", "anyio", "trio")
-
-
-def _with_callers(frame: FrameType | None) -> Iterator[FrameType]:
-    """Yield the frame and the frames that called it."""
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
-def _task() -> object:
-    try:
-        return loops.current().task()
-    except RuntimeError:
-        return None

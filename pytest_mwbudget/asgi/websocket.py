@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,11 +15,10 @@ from ..errors import RepetitionError, SettingError
 from ..model.results import RequestLine
 from . import loops
 from .app import Message, Scope
-from .http_library import httpx
-from .request import BuiltRequest, RequestTemplate, build_request
+from .request import BuiltRequest, Step, build_request, url_of
 from .server import REPEATS, Exchange
 
-# A connection that was accepted, in the place of the status of a response, and one that was refused.
+# The status of a connection that was accepted, and of a connection that was refused.
 ACCEPTED, REFUSED = 101, 403
 # What the client closes with, and what the app closes with by default.
 NORMAL_CLOSE = 1000
@@ -33,14 +31,6 @@ HANDSHAKE = (
     (b"sec-websocket-version", b"13"),
 )
 EXAMPLE = "exchange=['hello', ('subscribe', 3), ({'op': 'stop'}, 0)]"
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A message of the client, None to only wait, and the number of answers that it awaits before the next step."""
-
-    message: str | bytes | None
-    answers: int
 
 
 def steps_of(exchange: object) -> tuple[Step, ...]:
@@ -73,38 +63,15 @@ def _step(item: object) -> Step:
     return Step(message, answers)
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltConnection:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltConnection(BuiltRequest):
     """A connection that can be opened any number of times. `request` is what httpx built for its handshake."""
 
-    built: BuiltRequest
-    steps: tuple[Step, ...]
     subprotocols: tuple[str, ...]
-    context: Context | None = None
-    offered: frozenset[str] = frozenset()
-
-    def takes(self, kind: str) -> bool:
-        """Take no unexpected message, as uvicorn does."""
-        return False
-
-    @property
-    def request(self) -> httpx.Request:
-        """The request of the handshake."""
-        return self.built.request
-
-    @property
-    def line(self) -> RequestLine:
-        """`WS` and the URL."""
-        return RequestLine("WS", self.built.line.url)
-
-    @property
-    def body(self) -> tuple[bytes, ...]:
-        """A connection has no body."""
-        return (b"",)
 
     def scope(self, state: Mapping[str, Any] | None) -> Scope:
         """Return a new scope."""
-        http_scope = self.built.scope(state)
+        http_scope = BuiltRequest.scope(self, state)
         del http_scope["method"]
         secure = http_scope["scheme"] in ("https", "wss")
         return {
@@ -128,7 +95,13 @@ def build_connection(
     headers = [(name.lower(), value) for name, value in request.headers.raw]
     offered = [(b"sec-websocket-protocol", ", ".join(names).encode())] if names else []
     kept = [pair for pair in headers if pair[0] not in OF_REQUESTS]
-    return BuiltConnection(BuiltRequest(request, (*kept, *HANDSHAKE, *offered), (b"",)), steps, names)
+    return BuiltConnection(
+        line=RequestLine("WS", url_of(request)),
+        request=request,
+        headers=(*kept, *HANDSHAKE, *offered),
+        steps=steps,
+        subprotocols=names,
+    )
 
 
 class ClientLeftError(OSError):
@@ -162,13 +135,6 @@ class Connection(Exchange):
     _asked: int = 0
     _waiting: loops.Event | None = None
 
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """The steps of the exchange."""
-        template: RequestTemplate = self.template
-        steps: tuple[Step, ...] = template.steps  # type: ignore[attr-defined]
-        return steps
-
     async def receive(self) -> Message:
         """Return the connect, then each message of the client once its time has come, and at last the disconnect."""
         if not self.received:
@@ -178,10 +144,10 @@ class Connection(Exchange):
             while not self.complete.is_set() and (not self.status or self.pieces < self._due):
                 self._waiting = self._waiting or type(self.complete)()  # an app may receive in several tasks
                 await self._waiting.wait()
-            if self.complete.is_set() or self._asked == len(self.steps):
+            if self.complete.is_set() or self._asked == len(self.template.steps):
                 self._leave()
                 return {"type": "websocket.disconnect", "code": self.closed or NORMAL_CLOSE, "reason": ""}
-            step = self.steps[self._asked]
+            step = self.template.steps[self._asked]
             self._asked += 1
             self._due += step.answers
             if step.message is not None:
@@ -195,11 +161,15 @@ class Connection(Exchange):
 
     def _wait_for_the_app(self) -> None:
         """Go on to the next steps that send nothing, for an app that only sends; leave after the last step."""
-        while self._asked < len(self.steps) and self.pieces >= self._due and self.steps[self._asked].message is None:
-            self._due += self.steps[self._asked].answers
+        while (
+            self._asked < len(self.template.steps)
+            and self.pieces >= self._due
+            and self.template.steps[self._asked].message is None
+        ):
+            self._due += self.template.steps[self._asked].answers
             self._asked += 1
-        spoke = bool(self.steps) and self.steps[-1].message is None
-        if spoke and self._asked == len(self.steps) and self.pieces >= self._due:
+        spoke = bool(self.template.steps) and self.template.steps[-1].message is None
+        if spoke and self._asked == len(self.template.steps) and self.pieces >= self._due:
             self._leave()
 
     def ended_by(self, error: BaseException) -> bool:
@@ -207,7 +177,7 @@ class Connection(Exchange):
         return self.left and is_disconnect(error)
 
     async def send(self, message: Message) -> None:
-        """Take one message of the app. Raises RuntimeError for one out of order, and ClientLeftError."""
+        """Take a message of the app. Raises RuntimeError for a message out of order, and ClientLeftError."""
         kind = message["type"]
         if self.left:
             if kind == "websocket.send":
@@ -261,13 +231,13 @@ class Connection(Exchange):
 
     def incomplete(self) -> str | None:
         """Say what is missing when the app has returned; None if nothing is."""
-        awaited = sum(step.answers for step in self.steps)
+        awaited = sum(step.answers for step in self.template.steps)
         if not self.status:
             return "the app returned and neither accepted nor closed the connection"
         if self.status != ACCEPTED:
             return None
         how = "returned" if self.closed is None else f"closed the connection with code {self.closed}"
-        messages = sum(step.message is not None for step in self.steps)
+        messages = sum(step.message is not None for step in self.template.steps)
         asked = max(0, self.received - 1)
         if asked < messages:
             return (

@@ -73,7 +73,7 @@ class Budgets:
 
     @property
     def bound_time(self) -> bool:
-        """Whether any budget is one of time."""
+        """Whether any budget limits a time."""
         quantities = self.quantities | (self.of_parts.quantities if self.endpoint else set())
         return bool(self.frames) or not quantities.issubset(COUNTED)
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from importlib.util import find_spec
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from ..errors import SettingError, near_miss
 from ..model.estimate import Microseconds, Seconds
@@ -19,6 +19,8 @@ from ..model.quantities import RECORDABLE, Quantity, budgeted
 from ..model.results import LoopName
 from .budgets import LayerBounds
 from .table import SETTINGS
+
+Number = TypeVar("Number", int, float)
 
 # A day. Deadlines in integer nanoseconds and timers of event loops do not accept any number of seconds.
 MOST_SECONDS = 86_400
@@ -39,54 +41,79 @@ def check(name: str, value: object, where: str) -> Any:
     return KINDS[kind](value, where) if kind in KINDS else choice(kind.split("|"), value, where)
 
 
+# ---- numbers --------------------------------------------------------------------------------------------------------
+
+
+def _float(value: Any) -> float | None:
+    """Convert to a float: None if it is not a number, infinity if it is too large."""
+    try:
+        return None if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return None
+    except OverflowError:
+        return math.inf
+
+
+def _plain_float(value: object) -> float | None:
+    return _float(value) if isinstance(value, (str, int, float)) else None
+
+
+def _share(value: object) -> float | None:
+    """Convert a share: text such as "5%", or a number."""
+    if not isinstance(value, str):
+        return _float(value)
+    number = _float(value.strip().removesuffix("%"))
+    return number / 100 if number is not None and value.strip().endswith("%") else number
+
+
+def _int(value: object) -> int | None:
+    """Convert to a whole number; None if it is no whole number, or is text of 20 or more characters."""
+    if isinstance(value, str) and value.strip().isdecimal() and len(value) < 20:
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _number(
+    convert: Callable[[object], Number | None], fits: Callable[[Number], bool], wanted: str
+) -> Callable[[object, str], Number]:
+    """Make the check of a number. `convert` returns None for what is not a number, `wanted` says what to give."""
+
+    def checked(value: object, where: str) -> Number:
+        number = convert(value)
+        if number is None or not fits(number):
+            raise SettingError(f"{where} is {value!r}; give {wanted}")
+        return number
+
+    return checked
+
+
+milliseconds = _number(_plain_float, lambda ms: 0 < ms < math.inf, "a number of milliseconds above 0, for example 20")
+share = _number(
+    _share,
+    lambda part: 0 < part < 1,
+    "a share of the requests per second above 0 and below 100 %, for example '5%' or 0.05",
+)
+clients = _number(
+    _int, lambda number: 1 <= number <= MOST_CLIENTS, f"a whole number of clients from 1 to {MOST_CLIENTS}"
+)
+count = _number(_int, lambda number: number >= 0, "a whole number per request from 0 on, for example 100")
+status_code = _number(_int, lambda code: 100 <= code <= 599, "an HTTP status code from 100 to 599, for example 404")
+seconds: Callable[[object, str], Seconds] = _number(
+    _float,
+    lambda number: 0 < number <= MOST_SECONDS,
+    f"a number of seconds above 0, for example 5, and of at most {MOST_SECONDS}, which is a day",
+)
+
+
 def microseconds(value: object, where: str) -> Microseconds:
     """Check a budget of time: a finite number above zero."""
-    number = _float(value) if isinstance(value, (str, int, float)) else None
+    number = _plain_float(value)
     if number is not None and 0 < number < math.inf:
         return number
     problem = "is not a number" if number is None else "cannot be kept"
     raise SettingError(
         f"{where} is {value!r}, which {problem}; give a number of microseconds per request above 0, for example 50"
     )
-
-
-def milliseconds(value: object, where: str) -> float:
-    """Check a budget of latency: a finite number above zero."""
-    number = _float(value) if isinstance(value, (str, int, float)) else None
-    if number is None or not 0 < number < math.inf:
-        raise SettingError(f"{where} is {value!r}; give a number of milliseconds above 0, for example 20")
-    return number
-
-
-def share(value: object, where: str) -> float:
-    """Check a share: text such as "5%", or a number from 0 to 1."""
-    number = _float(value) if not isinstance(value, str) else None
-    if isinstance(value, str):
-        text = value.strip()
-        number = _float(text.removesuffix("%"))
-        number = number / 100 if number is not None and text.endswith("%") else number
-    if number is None or not 0 < number < 1:
-        raise SettingError(
-            f"{where} is {value!r}; give a share of the requests per second above 0 and below 100 %, for example '5%'"
-            " or 0.05"
-        )
-    return number
-
-
-def clients(value: object, where: str) -> int:
-    """Check a number of clients: from 1 to MOST_CLIENTS."""
-    number = _int(value)
-    if number is None or not 1 <= number <= MOST_CLIENTS:
-        raise SettingError(f"{where} is {value!r}; give a whole number of clients from 1 to {MOST_CLIENTS}")
-    return number
-
-
-def count(value: object, where: str) -> int:
-    """Check a budget of a count: a whole number, 0 or more."""
-    number = _int(value)
-    if number is None or number < 0:
-        raise SettingError(f"{where} is {value!r}; give a whole number per request from 0 on, for example 100")
-    return number
 
 
 def size(value: object, where: str) -> int:
@@ -102,12 +129,7 @@ def size(value: object, where: str) -> int:
     return count(value, where)
 
 
-def status_code(value: object, where: str) -> int:
-    """Check an HTTP status code: 100 to 599."""
-    number = _int(value)
-    if number is None or not 100 <= number <= 599:
-        raise SettingError(f"{where} is {value!r}; give an HTTP status code from 100 to 599, for example 404")
-    return number
+# ---- others ---------------------------------------------------------------------------------------------------------
 
 
 def truth(value: object, where: str) -> bool:
@@ -116,34 +138,6 @@ def truth(value: object, where: str) -> bool:
     if not isinstance(flag, bool):
         raise SettingError(f"{where} is {value!r}; give True or False")
     return flag
-
-
-def seconds(value: object, where: str) -> Seconds:
-    """Check a number of seconds: above zero, and at most `MOST_SECONDS`."""
-    number = _float(value)
-    if number is None or not 0 < number <= MOST_SECONDS:
-        raise SettingError(
-            f"{where} is {value!r}; give a number of seconds above 0, for example 5, and of at most {MOST_SECONDS},"
-            " which is a day"
-        )
-    return number
-
-
-def _float(value: Any) -> float | None:
-    """Convert to a float: None if it is not a number, infinity if it is too large."""
-    try:
-        return None if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        return None
-    except OverflowError:
-        return math.inf
-
-
-def _int(value: object) -> int | None:
-    """Convert to a whole number; None if it is not one, or is text of 20 or more characters."""
-    if isinstance(value, str) and value.strip().isdecimal() and len(value) < 20:
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def choice(choices: Sequence[Any], value: object, where: str) -> Any:

@@ -58,40 +58,36 @@ def _of(name: str, **changed: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All settings of a test's measurements.
-
-    `max_time_s` limits the sampling of one request, `startup_timeout_s` the app's startup, its shutdown, and each
-    request. `expect_status` None accepts any status below 400. `repeat` are methods whose requests are repeated for
-    the test's own clients, besides GET, HEAD and OPTIONS. `loop` None means asyncio's default loop; in an async
-    test, the loop of the test. `flamegraph` says which requests are repeated under a profiler. `when_uncountable` is
-    for budgets of quantities that cannot be counted here: the setting `undecided` if it was set, else `"fail"`.
-    `limits` are the recorded limits of the test, None without a file of limits.
-    `load` asks for a measurement under load, in bursts of `load_time_s` in all. `load_budgets` are the shares of the
-    requests per second that layers may cost, `p99_ms` bounds the latency.
-    `delayed` makes some requests of a count take longer.
-    `timed` is whether to measure times, None to measure them if a budget or the report of a test needs them.
-    `place` is where a budget of these requests can stand, `more_time` what gives a measurement more time, and
-    `slow_answer` what the user can do about a request that takes longer than `startup_timeout_s`.
-    """
+    """All settings of a test's measurements. `config.table` says what those mean that a user can set."""
 
     budgets: Budgets = field(default_factory=Budgets)
+    # None accepts any status below 400.
     expect_status: int | None = _of("expect_status")
     repeat: tuple[str, ...] = _of("repeat", default=())
     lifespan: bool = _of("lifespan")
+    # None is asyncio's default loop; in an async test, the loop of the test.
     loop: LoopName | None = _of("loop")
     trend: bool = _of("trend")
     max_time_s: Seconds = _of("max_time")
     startup_timeout_s: Seconds = _of("startup_timeout")
     when_undecided: WhenUndecided = _of("undecided")
+    # For budgets of quantities that cannot be counted here.
     when_uncountable: WhenUndecided = _of("undecided", default="fail")
     flamegraph: WhenProfiled = _of("flamegraph")
+    # Asks for a measurement under load.
     load: Under | None = None
     load_time_s: Seconds = _of("load_time")
+    # The shares of the requests per second that layers may cost.
     load_budgets: Budgets = field(default_factory=Budgets)
     p99_ms: float | None = _of("p99_ms")
+    # The recorded limits of the test, None without a file of limits.
     limits: Limits | None = None
+    # Some requests of a count take longer.
     delayed: bool = False
+    # Whether to measure times, None to measure them if a budget or the report of a test needs them.
     timed: bool | None = None
+    # Where a budget of these requests can stand, what gives a measurement more time, and what the user can do about a
+    # request that takes longer than `startup_timeout_s`.
     place: BudgetPlace = "marker"
     more_time: TimeOption = MAX_TIME
     slow_answer: str = "raise mw_budget_startup_timeout"

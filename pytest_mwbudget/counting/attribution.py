@@ -39,7 +39,7 @@ Call: TypeAlias = Callable[[Observer], Awaitable[Any]]
 
 @dataclass(slots=True)
 class _Site:
-    """One function that enters one or more layers."""
+    """A function that enters layers."""
 
     function: Function
     reader: Reader | FrameworkReader
@@ -52,26 +52,23 @@ def owner_count(stack: Stack) -> int:
 
 
 class Charging:
-    """Charge the owners of one stack: entry `i` is owner `i + 1`.
-
-    `background` is charged for tasks that were there before, `aside` for work that is nobody's. `received` and `sent`
-    have the owner of each message through an outer boundary, `entered` has an owner each time that it is entered.
-    `delayed` requests wait at the endpoint: some layers do more after a longer time, such as those with a histogram.
-    """
+    """Charge the owners of one stack: entry `i` is owner `i + 1`."""
 
     def __init__(self, stack: Stack, core: Charger, library: Library, *, delayed: bool = False) -> None:
         self.stack = stack
         self.core = core
         self.library = library
-        self.background = Owner(owner_count(stack) - 2)
+        # For work that is nobody's.
         self.aside = Owner(owner_count(stack) - 1)
-        # The owners inside which the boundaries of parts are.
+        self.spawning = Spawning(core, Owner(owner_count(stack) - 2), self.aside)
         self.parts = frozenset(map(owner_of, stack.part_entries))
+        # The owners inside which the boundaries of parts are.
         self.inside = self.parts if stack.endpoint is None else self.parts | {owner_of(stack.endpoint)}
-        self.spawning = Spawning(core, self.background, self.aside)
+        # Delayed requests wait at the endpoint: some layers do more after a longer time, as layers with histograms do.
         self.slow = owner_of(stack.endpoint) if delayed and stack.endpoint is not None else None
         self.delays_s = cycle(DELAYS_S)
-        # Lists, because threads may append at the same time.
+        # The owner of each message through an outer boundary, and an owner each time that it is entered. Lists, because
+        # threads may append at the same time.
         self.received: list[Owner] = []
         self.sent: list[Owner] = []
         self.entered: list[Owner] = []

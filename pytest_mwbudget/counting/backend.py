@@ -6,19 +6,18 @@ import sys
 import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ..errors import MeasurementError
 from ..interpreter.internals import self_check
 from ..model.quantities import EXECUTED, PROCESS_WIDE
 from ..model.stack import Owner
-from .events import why_no_executed
+from .events import c_core, why_no_executed
 from .python_core import PythonCore
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A core, and by quantity why the core cannot count it. The core in C has the interface of the one in Python."""
+    """A core, and by quantity why the core cannot count it. The core in C has the interface of the core in Python."""
 
     core: PythonCore
     why_not: Mapping[str, str]
@@ -29,12 +28,10 @@ def counting_backend() -> Backend:
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return _without("a free-threaded interpreter is not supported")
     try:
-        from . import _core  # type: ignore[attr-defined]
+        core = c_core()
     except ImportError as error:
         missing = getattr(error, "name", None) == f"{__package__}._core" or "cannot import name" in str(error)
-        reason = "the C extension was not built: install with a C compiler" if missing else str(error)
-        return _without(reason)
-    core: Any = _core
+        return _without("the C extension was not built: install with a C compiler" if missing else str(error))
     if (why := why_no_counting()) is not None:
         return _without(why)
     why_not: dict[str, str] = {}
@@ -59,13 +56,11 @@ def start(core: PythonCore, owners: int, *skipped: tuple[str, ...]) -> bool:
 @self_check("the core in C does not count the objects that are made before it", "it is not used")
 def why_no_counting() -> bool:
     """Check the core in C on objects that are made for it: each is one object and one allocation of its owner."""
-    from . import _core  # type: ignore[attr-defined, unused-ignore]
 
     class Sample:
         __slots__ = ()
 
-    core: Any = _core
-    own, samples = Owner(0), 5
+    core, own, samples = c_core(), Owner(0), 5
     try:
         core.start(1)
     except RuntimeError:  # it counts already, and was checked before

@@ -22,9 +22,16 @@ OWN_FILES = (f"{Path(__file__).parents[1]}{os.sep}", PROBE_FILE)
 MEANWHILE = "a tracer, profiler or sys.monitoring tool was switched on or off while executed code was counted"
 
 
+def c_core() -> Any:
+    """Return the core in C. Raises ImportError if it was not built."""
+    from . import _core  # type: ignore[attr-defined, unused-ignore]
+
+    return _core
+
+
 def why_no_executed() -> str | None:
     """Return why no executed code can be counted here, None if it can."""
-    if _monitoring() is None:
+    if monitoring.api() is None:
         return f"executed code can be seen from Python 3.12 on, this is {sys.version_info[0]}.{sys.version_info[1]}"
     if monitoring.free_tool() is None:
         return "all tool ids of sys.monitoring are taken, so no more tool can see executed code"
@@ -34,7 +41,7 @@ def why_no_executed() -> str | None:
 @contextmanager
 def counting_events(core: Any) -> Iterator[None]:
     """Let the core in C get the events of all code in the block."""
-    tool, events = monitoring.free_tool(), _monitoring().events
+    tool, events = monitoring.free_tool(), monitoring.api().events
     assert tool is not None
     callbacks = {events.INSTRUCTION: core.on_instruction, events.CALL: core.on_call, events.PY_START: core.on_start}
     # An earlier tool with this id may have switched events off for single instructions. That ends when the code runs
@@ -44,18 +51,12 @@ def counting_events(core: Any) -> Iterator[None]:
         yield
 
 
-def _monitoring() -> Any:
-    return getattr(sys, "monitoring", None)
-
-
 @self_check("the code of a function is not counted as its instructions tell", "no executed code is counted")
 def why_no_events() -> bool:
     """Check the count of known code, from Python 3.12 on. Another tool at work would take events away."""
-    if _monitoring() is None or monitoring.at_work() or tracers.at_work():
+    if monitoring.api() is None or monitoring.at_work() or tracers.at_work():
         return True
-    from . import _core  # type: ignore[attr-defined, unused-ignore]
-
-    core: Any = _core
+    core = c_core()
     try:
         core.start(1, OWN_FILES)
     except RuntimeError:  # it counts already, and was checked before
@@ -85,7 +86,7 @@ class Undisturbed:
     def _number_of_events(self) -> int | None:
         """Return the number of the set of events that are on, None if known code is not counted as it should be.
 
-        CPython changes the number whenever any tool is switched on or off, also one of `sys.settrace`.
+        CPython changes the number whenever any tool is switched on or off, also a tracer of `sys.settrace`.
         """
         self.core.take_executed()
         self.core.run(HARNESS, _known, _inside)
@@ -117,6 +118,6 @@ def _executed_by_known() -> tuple[int, int, int]:
 
 
 def _watched(code: CodeType) -> list[str]:
-    """Return the names of the instructions that have events: those after the one with which the function begins."""
+    """Return the names of the instructions that have events: those after RESUME."""
     names = [instruction.opname for instruction in dis.get_instructions(code)]
     return names[names.index("RESUME") + 1 :]

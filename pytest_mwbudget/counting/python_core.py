@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, TypeAlias
 
 from ..interpreter.coroutine_proxy import CoroutineProxy
@@ -77,10 +78,13 @@ class PythonCore(Charger):
 
     def run(self, owner: Owner, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
         """See `Charger`."""
-        generation = self.generation
-        if not self.live(generation):
-            return function(*arguments, **named)
-        self._require_run(owner)
+        if self.owners:
+            self._require_run(owner)
+        return self._run(self.generation, owner, function, arguments, named)
+
+    def _run(
+        self, generation: int, owner: Owner, function: Callable[..., Any], arguments: tuple[Any, ...], named: Any
+    ) -> Any:
         before = self.hand_over(generation, owner)
         try:
             return function(*arguments, **named)
@@ -129,16 +133,7 @@ class PythonCore(Charger):
     def lent(self, owner: Owner, function: Callable[..., Any], /) -> Callable[..., Any]:
         """See `Charger`."""
         self._require_run(owner)
-        generation = self.generation
-
-        def run(function: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-            before = self.hand_over(generation, owner)
-            try:
-                return function(*arguments, **named)
-            finally:
-                self.give_back(generation, before)
-
-        return Lent(run, function)
+        return Lent(partial(self._run, self.generation, owner), function)
 
     def discount(self, owner: Owner, made: object, /) -> None:
         """See `Charger`."""
@@ -154,7 +149,7 @@ class PythonCore(Charger):
         return {}
 
     def untracked(self, objects: list[Any], /) -> list[Any]:
-        """Return those objects that can hold a remembered one and that the garbage collector does not track.
+        """Return those objects that can hold a remembered object and that the garbage collector does not track.
 
         These are dicts, and remembered tuples: an older tuple cannot hold a newer object.
         """

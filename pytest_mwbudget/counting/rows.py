@@ -20,7 +20,7 @@ Kinds: TypeAlias = Mapping[str, int]
 KINDS = {"objects": "types", "tasks": "tasks", "threads": "threads", "retained": "retained"}
 TALLIES = {"allocations": 1, "bytes": 2, "suspensions": 3}
 MESSAGES = ("received", "sent")
-# One request in this many may execute something else than the others, as one in which a cache was renewed.
+# One request in this many may execute something else than the others, because a cache is renewed.
 STRAY_ONE_IN = 10
 NOTHING = Executed()
 DIFFERS = "the number differs from request to request"
@@ -33,7 +33,7 @@ def row_counts(
     too_low: Mapping[Owner, str] = {},
     executed: Executed = NOTHING,
 ) -> Counts:
-    """Return the typical charges of a row, which is one owner or several. `charges` is not empty.
+    """Return the typical charges of a row, which has one owner or several. `charges` is not empty.
 
     `why_not` says by quantity why it cannot be counted at all, `too_low` by owner why it was charged too little.
     """

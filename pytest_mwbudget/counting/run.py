@@ -126,14 +126,11 @@ class CountingRun:
             others, spawning = [request.others for request in charges], self.charging.spawning
             unseen = unseen_work(others, spent_ns / NS_PER_S, self._others, spawning.notified, spawning.answered)
             self.too_low = reasons(unseen, self.charging.owners)
-            return self._with_retained(charges)
-
-    def _with_retained(self, charges: list[RequestCharges]) -> list[RequestCharges]:
-        if "objects" not in self.why_not:
-            left = retained(self.core, len(charges), self.charging.aside, classes=self.made_classes)
-            for request, alive in zip(charges, left, strict=True):
-                request.retained.update(alive)
-        return charges
+            if "objects" not in self.why_not:
+                left = retained(self.core, len(charges), self.charging.aside, classes=self.made_classes)
+                for request, alive in zip(charges, left, strict=True):
+                    request.retained.update(alive)
+            return charges
 
     def _others(self) -> dict[int, int]:
         """Return the events since the last call in threads that nobody was seen to hand work to."""

@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from contextvars import Context
+from dataclasses import dataclass, field
 from functools import partial
 from types import CoroutineType, FrameType, FunctionType
 from typing import Any, TypeAlias
@@ -46,29 +47,27 @@ POOLS = ("anyio._", "concurrent.futures.process.", "concurrent.futures.thread.",
 SCHEDULING = {"call_soon": 0, "call_soon_threadsafe": 0, "call_later": 1, "call_at": 1}
 
 
+@dataclass(eq=False, slots=True)
 class Spawning:
-    """Count tasks and threads by owner and name.
+    """Count tasks and threads by owner and name."""
 
-    `background` is charged for tasks that were there before, except the task that counts, which is charged to `aside`.
-    """
-
-    def __init__(self, core: Charger, background: Owner, aside: Owner) -> None:
-        self.core = core
-        self.background = background
-        self.aside = aside
-        # Lists, because threads may append at the same time.
-        self.tasks: list[tuple[Owner, str]] = []
-        self.threads: list[tuple[Owner, str]] = []
-        # The threads that are calling `run_in_executor`.
-        self.executing: set[int] = set()
-        # The idents of pools' threads, and of threads that were seen to start.
-        self.known_threads: set[int] = set()
-        # By the id of a `threading.Condition`: who notified it.
-        self.notified: defaultdict[int, set[Owner]] = defaultdict(set)
-        # By the ident of a thread that works for nobody: who was charged when its callbacks ran in an event loop.
-        self.answered: defaultdict[int, set[Owner]] = defaultdict(set)
-        # Why some tasks and threads were not seen.
-        self.unseen: list[str] = []
+    core: Charger
+    # Is charged for tasks that were there before, except the task that counts, which is charged to `aside`.
+    background: Owner
+    aside: Owner
+    # Lists, because threads may append at the same time.
+    tasks: list[tuple[Owner, str]] = field(default_factory=list)
+    threads: list[tuple[Owner, str]] = field(default_factory=list)
+    # The threads that are calling `run_in_executor`.
+    executing: set[int] = field(default_factory=set)
+    # The idents of pools' threads, and of threads that were seen to start.
+    known_threads: set[int] = field(default_factory=set)
+    # By the id of a `threading.Condition`: who notified it.
+    notified: defaultdict[int, set[Owner]] = field(default_factory=lambda: defaultdict(set))
+    # By the ident of a thread that works for nobody: who was charged when its callbacks ran in an event loop.
+    answered: defaultdict[int, set[Owner]] = field(default_factory=lambda: defaultdict(set))
+    # Why some tasks and threads were not seen.
+    unseen: list[str] = field(default_factory=list)
 
     def take(self) -> tuple[dict[Owner, Counter[str]], dict[Owner, Counter[str]]]:
         """Return tasks and threads by owner since the last call."""
@@ -84,25 +83,24 @@ class Spawning:
     def watched(self, library: Library) -> Iterator[None]:
         """Watch the running loop, which is of this library, and every way to a worker thread."""
         self.known_threads |= {thread.ident or 0 for thread in threading.enumerate() if _is_of_a_pool(thread)}
+        if isinstance(threading.Thread.start, FunctionType) and (why := internals.why_no_bootstrap()) is not None:
+            self.unseen.append(f"{why}.")
         with ExitStack() as stack:
-            stack.enter_context(self._detoured(_function(ThreadPoolExecutor.submit), self._handing(1)))
-            # The initializer, which each thread of the pool calls.
-            stack.enter_context(self._detoured(_function(ThreadPoolExecutor.__init__), self._lending(3)))
-            if isinstance(threading.Thread.start, FunctionType) and (why := internals.why_no_bootstrap()) is not None:
-                self.unseen.append(f"{why}.")
-            stack.enter_context(self._detoured(_function(threading.Thread.start), self._starting))
-            stack.enter_context(self._detoured(_function(threading.Condition.notify), self._notifying))
-            stack.enter_context(self._detoured(_function(Future.add_done_callback), self._lending(1)))
-            if "anyio.to_thread" in sys.modules:
-                run_sync = _function(sys.modules["anyio.to_thread"].run_sync)
-                stack.enter_context(self._detoured(run_sync, self._handing(0)))
-            stack.enter_context(self._detoured(_function(asyncio.run_coroutine_threadsafe), self._sending))
-            if library == "trio":
-                self._watch_trio(stack)
-                stack.enter_context(self._asyncio_loops(None))
-            else:
-                stack.enter_context(self._asyncio_loops(asyncio.get_running_loop()))
+            for function, seen in (*self._to_threads(), *(self._of_trio() if library == "trio" else ())):
+                stack.enter_context(self._detoured(_function(function), seen))
+            stack.enter_context(self._asyncio_loops(None if library == "trio" else asyncio.get_running_loop()))
             yield
+
+    def _to_threads(self) -> Iterator[tuple[Any, Seen]]:
+        """Yield the functions through which work comes to threads, and what watches them."""
+        yield ThreadPoolExecutor.submit, self._handing(1)
+        yield ThreadPoolExecutor.__init__, self._lending(3)  # the initializer, which each thread of the pool calls
+        yield threading.Thread.start, self._starting
+        yield threading.Condition.notify, self._notifying
+        yield Future.add_done_callback, self._lending(1)
+        if "anyio.to_thread" in sys.modules:
+            yield sys.modules["anyio.to_thread"].run_sync, self._handing(0)
+        yield asyncio.run_coroutine_threadsafe, self._sending
 
     # ---- detours --------------------------------------------------------------------------------------------------
 
@@ -161,8 +159,7 @@ class Spawning:
 
         def seen(caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
             for position in positions:
-                if len(arguments) > position and callable(arguments[position]):
-                    arguments = _with(arguments, position, self.core.lent(caller, arguments[position]))
+                arguments = _wrapped(arguments, position, partial(self.core.lent, caller))
             return call(*arguments, **named)
 
         return seen
@@ -188,9 +185,7 @@ class Spawning:
         When the callback runs, the owner is charged that was suspended last. The thread may have worked for it.
         """
 
-        def strange(arguments: Arguments) -> Arguments:
-            if len(arguments) <= position or not callable(callback := arguments[position]):
-                return arguments
+        def answering(callback: Callable[..., Any]) -> Callable[..., Any]:
             thread = threading.get_ident()
 
             def answer(charged: Owner, /, *arguments: Any, **named: Any) -> Any:
@@ -199,14 +194,14 @@ class Spawning:
                 self.answered[thread].add(charged)
                 return self.core.run(charged, callback, *arguments, **named)
 
-            return _with(arguments, position, self.core.aside(answer))
+            return self.core.aside(answer)
 
-        return strange
+        return lambda arguments: _wrapped(arguments, position, answering)
 
     def _executing(self, position: int) -> Seen:
         """Watch a loop's `run_in_executor`, whose executor is at `position`, before the work.
 
-        A thread pool is watched itself. Another executor may use one, which then counts nothing.
+        A thread pool is watched itself. If another executor uses a pool, the pool counts nothing.
         """
         lending = self._lending(position + 1)
 
@@ -262,9 +257,8 @@ class Spawning:
 
     def _sending(self, caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
         """Watch `run_coroutine_threadsafe`: the loop of another thread, which runs the coroutine, may be in C."""
-        if arguments and is_a(arguments[0], Coroutine):
-            arguments = _with(arguments, 0, self.core.coroutine_proxy(caller, arguments[0]))
-        return call(*arguments, **named)
+        proxied = partial(self.core.coroutine_proxy, caller)
+        return call(*_wrapped(arguments, 0, proxied, _is_coroutine), **named)
 
     @contextmanager
     def _eager_factory(self, loop: asyncio.AbstractEventLoop, constructor: Callable[..., Any]) -> Iterator[None]:
@@ -321,43 +315,45 @@ class Spawning:
         def seen(caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
             if "coro" in named:
                 arguments = (*arguments, named.pop("coro"))
-            if len(arguments) > position and is_a(coro := arguments[position], Coroutine):
-                self.tasks.append((caller, coroutine_name(coro)))
-                arguments = _with(arguments, position, self.core.coroutine_proxy(caller, coro, True))
-            return call(*arguments, **named)
+            rooted = partial(self._rooted, caller)
+            return call(*_wrapped(arguments, position, rooted, _is_coroutine), **named)
 
         return seen
+
+    def _rooted(self, caller: Owner, coro: Any) -> Coroutine[Any, Any, Any]:
+        """Return the coroutine of a new task, which is counted."""
+        self.tasks.append((caller, coroutine_name(coro)))
+        return self.core.coroutine_proxy(caller, coro, True)
 
     def _scheduling(self, place: int, strangers: dict[asyncio.Task[Any], Owner], first: int) -> Seen:
         """Watch a function whose argument at `place`, counted from the argument at `first`, is a callback."""
         position = first + place
 
         def seen(caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
-            if len(arguments) > position and callable(callback := arguments[position]):
+            def scheduled(callback: Callable[..., Any]) -> Callable[..., Any]:
                 task = from_c(callback, "__self__")
                 owner = strangers.get(task, caller) if is_a(task, asyncio.Task) else caller
-                arguments = _with(arguments, position, self.core.callback(owner, callback))
-            return call(*arguments, **named)
+                return self.core.callback(owner, callback)
+
+            return call(*_wrapped(arguments, position, scheduled), **named)
 
         return seen
 
     # ---- trio -----------------------------------------------------------------------------------------------------
 
-    def _watch_trio(self, stack: ExitStack) -> None:
+    def _of_trio(self) -> Iterator[tuple[Any, Seen]]:
+        """Yield the functions of trio that spawn tasks, and through which work comes to threads and back."""
         import trio
 
         token: Any = type(trio.lowlevel.current_trio_token())
-        for function, seen in (
-            (trio.to_thread.run_sync, self._handing(0)),
-            (trio.lowlevel.start_thread_soon, self._delivering),
-            (trio.from_thread.run, self._returning),
-            (trio.from_thread.run_sync, self._lending(0)),
-            (token.run_sync_soon, self._calling_soon),
-            (trio.Nursery.start_soon, self._spawning(1)),
-            (trio.Nursery.start, self._spawning(1)),
-            (trio.lowlevel.spawn_system_task, self._spawning(0)),
-        ):
-            stack.enter_context(self._detoured(_function(function), seen))
+        yield trio.to_thread.run_sync, self._handing(0)
+        yield trio.lowlevel.start_thread_soon, self._delivering
+        yield trio.from_thread.run, self._returning
+        yield trio.from_thread.run_sync, self._lending(0)
+        yield token.run_sync_soon, self._calling_soon
+        yield trio.Nursery.start_soon, self._spawning(1)
+        yield trio.Nursery.start, self._spawning(1)
+        yield trio.lowlevel.spawn_system_task, self._spawning(0)
 
     def _delivering(self, caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
         """Watch trio's `start_thread_soon`: a thread calls the first argument, and the second with its result."""
@@ -367,40 +363,32 @@ class Spawning:
 
     def _returning(self, caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
         """Watch trio's `from_thread.run`, which lets trio await the coroutine that the first argument makes."""
-        if not arguments:
-            return call(*arguments, **named)
-        function = arguments[0]
+        proxied = partial(self.core.coroutine_proxy, caller)
+        return call(*_wrapped(arguments, 0, partial(self._making, caller, proxied)), **named)
 
-        def made(_: Owner, /, *arguments: Any, **named: Any) -> Any:
+    def _making(self, caller: Owner, wrap: Callable[[Any], Any], function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what calls a function for the caller, and wraps the coroutine that the function makes."""
+
+        def making(_: Owner, /, *arguments: Any, **named: Any) -> Any:
             coro = self.core.run(caller, function, *arguments, **named)
-            return self.core.coroutine_proxy(caller, coro) if is_awaitable(coro) else coro
+            return wrap(coro) if is_awaitable(coro) else coro
 
-        return call(*_with(arguments, 0, self.core.aside(made)), **named)
+        return self.core.aside(making)
 
     def _calling_soon(self, caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
         """Watch the `run_sync_soon` of trio's token. Trio compares a call that is to be made once with others."""
-        if len(arguments) > 1 and callable(arguments[1]) and not named.get("idempotent"):
-            arguments = _with(arguments, 1, self.core.callback(caller, arguments[1]))
+        if not named.get("idempotent"):
+            arguments = _wrapped(arguments, 1, partial(self.core.callback, caller))
         return call(*arguments, **named)
 
     def _spawning(self, position: int) -> Seen:
         """Watch a function of trio whose argument at `position` makes the coroutine of the new task."""
 
         def seen(caller: Owner, call: Callable[..., Any], arguments: Arguments, named: Named) -> Any:
-            if len(arguments) <= position:
-                return call(*arguments, **named)
-            function = arguments[position]
-            if named.get("name") is None:
-                named["name"] = function
-
-            def rooted(_: Owner, /, *arguments: Any, **named: Any) -> Any:
-                coro = self.core.run(caller, function, *arguments, **named)
-                if not is_awaitable(coro):
-                    return coro
-                self.tasks.append((caller, coroutine_name(coro)))
-                return self.core.coroutine_proxy(caller, coro, True)
-
-            return call(*_with(arguments, position, self.core.aside(rooted)), **named)
+            if len(arguments) > position and named.get("name") is None:
+                named["name"] = arguments[position]
+            rooted = partial(self._rooted, caller)
+            return call(*_wrapped(arguments, position, partial(self._making, caller, rooted)), **named)
 
         return seen
 
@@ -412,8 +400,17 @@ def _by_owner(pairs: list[tuple[Owner, str]]) -> dict[Owner, Counter[str]]:
     return dict(by_owner)
 
 
-def _with(arguments: Arguments, position: int, value: object) -> Arguments:
-    return (*arguments[:position], value, *arguments[position + 1 :])
+def _wrapped(
+    arguments: Arguments, position: int, wrap: Callable[[Any], Any], fits: Callable[[Any], bool] = callable
+) -> Arguments:
+    """Return the arguments with that at a position wrapped, if there is such an argument and it fits."""
+    if len(arguments) <= position or not fits(arguments[position]):
+        return arguments
+    return (*arguments[:position], wrap(arguments[position]), *arguments[position + 1 :])
+
+
+def _is_coroutine(value: object) -> bool:
+    return is_a(value, Coroutine)
 
 
 def _plain_task(loop: asyncio.AbstractEventLoop, coro: Any, **named: Any) -> asyncio.Task[Any]:

@@ -92,7 +92,7 @@ def reasons(all_unseen: Sequence[UnseenWork], every_owner: Sequence[Owner]) -> d
 def busier(requests: Sequence[Events], seconds: Seconds, idle: Events, idle_seconds: Seconds) -> set[int]:
     """Return the threads that do much more per second during the requests than in the pause. Pure.
 
-    A thread that worked in a few requests only, as one that ends in one of them, does not work for requests.
+    A thread that worked in a few requests only, such as a thread that ends, does not work for requests.
     """
     during: Counter[int] = Counter()
     for request in requests:

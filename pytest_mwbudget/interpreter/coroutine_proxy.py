@@ -52,7 +52,7 @@ class CoroutineProxy(Coroutine[Any, Any, Any]):
             except BaseException as error:
                 thrown = error
 
-    # A generator-based coroutine says `yield from` where another one says `await`.
+    # A generator-based coroutine says `yield from` where others say `await`.
     __iter__ = __await__
 
     def send(self, value: Any) -> Any:
@@ -92,7 +92,7 @@ class CoroutineProxy(Coroutine[Any, Any, Any]):
 
 
 def unproxied(awaitable: object) -> object:
-    """Return what is inside coroutine proxies, in Python and C, also inside those that stand in one another."""
+    """Return what is inside coroutine proxies, in Python and C, however many there are."""
     while (inner := from_c(awaitable, "_awaitable")) is not MISSING:
         awaitable = inner
     return awaitable

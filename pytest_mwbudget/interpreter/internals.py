@@ -146,6 +146,13 @@ def why_no_proof() -> bool:
 # ---- frames -----------------------------------------------------------------------------------------------------
 
 
+def with_callers(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield the frame and its callers, innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
 def _instruction(frame: FrameType) -> str:
     """Return the name of the frame's current instruction."""
     return opcode.opname[frame.f_code.co_code[frame.f_lasti]]
@@ -349,10 +356,9 @@ def why_no_bootstrap() -> bool:
 
 def awaited_condition(frame: FrameType | None) -> int:
     """Return the id of the `threading.Condition` that the thread of a frame waits for, 0 if it does not."""
-    while frame is not None:
-        if frame.f_code is threading.Condition.wait.__code__:
-            return id(frame.f_locals.get("self"))
-        frame = frame.f_back
+    for caller in with_callers(frame):
+        if caller.f_code is threading.Condition.wait.__code__:
+            return id(caller.f_locals.get("self"))
     return 0
 
 

@@ -20,15 +20,16 @@ from types import (
 from typing import Any
 
 from .identity import is_a
-from .internals import is_instrumented
+from .internals import is_instrumented, with_callers
 
 TOOLS = range(6)
-# In the order in which one is taken: CPython has given no meaning to the first two.
+# The order in which a free tool is chosen: CPython has given no meaning to the first two.
 _BY_CHOICE = (3, 4, 5, 2, 1, 0)
 _NOT_FOLLOWED = (FrameType, TracebackType, CoroutineType, GeneratorType, AsyncGeneratorType, ModuleType)
 
 
-def _monitoring() -> Any:
+def api() -> Any:
+    """Return `sys.monitoring`, None before Python 3.12."""
     return getattr(sys, "monitoring", None)
 
 
@@ -45,7 +46,7 @@ class _Suspended:
 @contextmanager
 def suspended() -> Iterator[list[str]]:
     """Suspend every tool, and restore it; yields their names."""
-    monitoring = _monitoring()
+    monitoring = api()
     names = {} if monitoring is None else {tool: monitoring.get_tool(tool) for tool in TOOLS}
     tools = [tool for tool, name in names.items() if name is not None]
     # Events on single code objects keep code instrumented without callbacks, and double the time of a small function.
@@ -89,7 +90,7 @@ def _all_code() -> Iterator[CodeType]:
     seen: set[int] = set()
     waiting = [code for holder in _all_objects() if (code := _code_of(holder)) is not None]
     for frame in sys._current_frames().values():
-        waiting += _codes_on_stack(frame)
+        waiting += (caller.f_code for caller in with_callers(frame))
     while waiting:
         code = waiting.pop()
         if id(code) not in seen:
@@ -128,25 +129,19 @@ def _code_of(holder: object) -> CodeType | None:
     return None
 
 
-def _codes_on_stack(frame: FrameType | None) -> Iterator[CodeType]:
-    while frame is not None:
-        yield frame.f_code
-        frame = frame.f_back
-
-
 # ---- a tool of our own ----------------------------------------------------------------------------------------------
 
 
 def free_tool() -> int | None:
     """Return the id of a tool that nobody uses, None if there is none. A suspended tool keeps its id."""
-    monitoring = _monitoring()
+    monitoring = api()
     return next((tool for tool in _BY_CHOICE if monitoring.get_tool(tool) is None), None)
 
 
 @contextmanager
 def tool_at_work(tool: int, callbacks: Mapping[int, Any]) -> Iterator[None]:
     """Call the callbacks, by event, for all code that runs in the block. The tool must be free."""
-    monitoring = _monitoring()
+    monitoring = api()
     monitoring.use_tool_id(tool, "pytest-mwbudget")
     try:
         for event, callback in callbacks.items():
@@ -165,7 +160,7 @@ def tool_at_work(tool: int, callbacks: Mapping[int, Any]) -> Iterator[None]:
 
 def at_work() -> list[str]:
     """Return the names of the tools that have events for all code."""
-    monitoring = _monitoring()
+    monitoring = api()
     if monitoring is None:
         return []
     return [monitoring.get_tool(tool) for tool in TOOLS if monitoring.get_tool(tool) and monitoring.get_events(tool)]
@@ -173,7 +168,7 @@ def at_work() -> list[str]:
 
 def local_at_work(codes: Iterable[CodeType]) -> list[str]:
     """Return the names of the tools that have events for some of this code."""
-    monitoring = _monitoring()
+    monitoring = api()
     tools = {tool: name for tool in TOOLS if (name := monitoring.get_tool(tool)) is not None}
     watching = {tool for code in codes for tool in tools if monitoring.get_local_events(tool, code)} if tools else set()
     return [tools[tool] for tool in sorted(watching)]

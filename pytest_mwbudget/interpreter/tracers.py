@@ -49,13 +49,15 @@ def threads_untraced() -> Iterator[Hooks]:
     Yields the hooks that new threads had before.
     """
     before = hooks()
-    _for_new_threads(threading.settrace, None)
-    _for_new_threads(threading.setprofile, None)
+    # `threading` accepts None too, although its type hints do not.
+    install: dict[str, Callable[[Any], None]] = {"tracer": threading.settrace, "profiler": threading.setprofile}
+    for install_tool in install.values():
+        install_tool(None)
     try:
         yield before
     finally:
-        _for_new_threads(threading.settrace, before["tracer"])
-        _for_new_threads(threading.setprofile, before["profiler"])
+        for kind, install_tool in install.items():
+            install_tool(before[kind])
 
 
 @contextmanager
@@ -68,22 +70,17 @@ def profiled(profiler: Callable[[FrameType, str, Any], None]) -> Iterator[bool]:
     previous, tracing = sys.getprofile(), internals.thread_tools()
     sys.setprofile(profiler)
     every = tracing is not None and tracing.spread()
-    for_new_threads = threading.getprofile()
+    for_new_threads: Any = threading.getprofile()
     if every:
         threading.setprofile(profiler)
     try:
         yield every
     finally:
         if every:
-            _for_new_threads(threading.setprofile, for_new_threads)
+            threading.setprofile(for_new_threads)
         if tracing is not None:
             tracing.gather(profiler)
         sys.setprofile(previous if callable(previous) else None)
-
-
-def _for_new_threads(install: Callable[[Any], None], function: object) -> None:
-    """Install a function for new threads. `threading` accepts None too, although its type hints do not."""
-    install(function)
 
 
 @contextmanager
@@ -99,7 +96,8 @@ def suspended(new_threads: Hooks | None = None) -> Iterator[list[ThreadTool]]:
     if tracing is not None:
         taken = tracing.suspend()
     else:
-        taken = _own_tools()
+        # Those that Python can install again: a tool in C may show no callable object.
+        taken = [thread_tool for thread_tool in at_work() if callable(thread_tool.tool)]
         sys.settrace(None)
         if any(thread_tool.kind == "profiler" for thread_tool in taken):
             sys.setprofile(None)
@@ -155,11 +153,6 @@ def other_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
 
 
-def _own_tools() -> list[ThreadTool]:
-    """Return the current thread's tools that Python can install again: a tool in C may show no callable object."""
-    return [thread_tool for thread_tool in at_work() if callable(thread_tool.tool)]
-
-
 def _named(kind: str, tool: object, ident: int) -> ThreadTool:
     if ident == threading.get_ident():
         return ThreadTool(kind, tool)
@@ -202,11 +195,7 @@ def _stacks() -> dict[int, list[FrameType]]:
 
 def _stack(frame: FrameType | None) -> list[FrameType]:
     """Return the frame and its callers, outermost first."""
-    frames = []
-    while frame is not None:
-        frames.append(frame)
-        frame = frame.f_back
-    return frames[::-1]
+    return [*internals.with_callers(frame)][::-1]
 
 
 # ---- the profiler that keeps a stack of its own -----------------------------------------------------------------

@@ -65,7 +65,7 @@ async def profile(
     tick: Callable[[], None],
     schedule: Schedule,
 ) -> Profiled:
-    """Sample requests until each layer over a budget has enough samples, or the stack if no layer is over one.
+    """Sample requests until each layer over a budget has enough samples, or the stack if no layer is over a budget.
 
     Without a profiler a request takes `plain_us`. Calls `tick` after each request. Raises the app's exceptions.
     """
@@ -117,7 +117,7 @@ async def profile(
 def _own_sampler() -> Iterator[None]:
     """Replace pyinstrument's sampler of this thread, which `pyinstrument -m pytest` may be using.
 
-    If a test has frozen pyinstrument's clock, the sampler gets one that runs.
+    If a test has frozen pyinstrument's clock, the sampler gets a clock that runs.
     """
     from pyinstrument import stack_sampler
 

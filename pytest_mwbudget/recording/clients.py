@@ -1,7 +1,7 @@
 """The clients with which tests call an ASGI app in-process, and where each of them hands its request to the app.
 
-To add a client, add a function that patches its module, and its entry in CLIENTS. A client's module is patched only
-while a recorder is in use, and only if something imports it.
+To add a client, add a function that yields the methods to replace, and its entry in CLIENTS. A client's module is
+patched only while a recorder is in use, and only if something imports it.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ from .signals import noting_signals
 
 # What takes the place of a method, made from the method.
 Wrapping: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
-# What httpx calls of a transport. Where one calls the other, it does so on its own object, which is not recorded again.
+# What httpx calls of a transport. If one calls the other, it does so on its own object, which is not recorded again.
 TRANSPORT_METHODS = ("handle_request", "handle_async_request")
-# Replaces a method of a class.
-Patch: TypeAlias = Callable[[type, str, Wrapping], None]
+# The methods to replace: their classes, their names, and what takes their places.
+Patches: TypeAlias = Iterator[tuple[type, str, Wrapping]]
 
 
 # ---- one client -------------------------------------------------------------------------------------------------
 
 
-def _httpx(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
-    patch(module.ASGITransport, "handle_async_request", _recording("app", module, recorder))
-    patch(module.AsyncClient, "send", _within(_streaming))
+def _httpx(module: ModuleType, recorder: Recorder) -> Patches:
+    yield module.ASGITransport, "handle_async_request", _recording("app", module, recorder)
+    yield module.AsyncClient, "send", _within(_streaming)
 
 
-def _starlette(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
-    _transports("app", module, patch, recorder)
-    patch(module.TestClient, "send", _within(_streaming_from_a_thread(recorder)))
+def _starlette(module: ModuleType, recorder: Recorder) -> Patches:
+    yield from _transports("app", module, recorder)
+    yield module.TestClient, "send", _within(functools.partial(_streaming_from_a_thread, recorder))
 
 
-def _litestar(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
-    _transports("client.app", module, patch, recorder)  # of both clients
+def _litestar(module: ModuleType, recorder: Recorder) -> Patches:
+    yield from _transports("client.app", module, recorder)  # of both clients
 
 
-def _litestar_sessions(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
+def _litestar_sessions(module: ModuleType, recorder: Recorder) -> Patches:
     # The session of Litestar 2 has the client of its transport, whose app is recorded.
     if hasattr(module, "AsyncWebSocketTestSession"):
-        patch(module.AsyncWebSocketTestSession, "_run", _recording("app", module, recorder))
+        yield module.AsyncWebSocketTestSession, "_run", _recording("app", module, recorder)
 
 
-def _litestar_sync(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
-    patch(module.TestClient, "send", _within(_streaming_from_a_thread(recorder)))
+def _litestar_sync(module: ModuleType, recorder: Recorder) -> Patches:
+    yield module.TestClient, "send", _within(functools.partial(_streaming_from_a_thread, recorder))
 
 
-def _quart(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
+def _quart(module: ModuleType, recorder: Recorder) -> Patches:
     @contextmanager
     def entered(connection: Any) -> Iterator[Any]:
         app = connection.app
@@ -68,11 +68,11 @@ def _quart(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
         finally:
             connection.app = app
 
-    patch(module.TestHTTPConnection, "__aenter__", _within(entered))
-    patch(module.TestWebsocketConnection, "__aenter__", _within(entered))
+    yield module.TestHTTPConnection, "__aenter__", _within(entered)
+    yield module.TestWebsocketConnection, "__aenter__", _within(entered)
 
 
-def _async_asgi_testclient(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
+def _async_asgi_testclient(module: ModuleType, recorder: Recorder) -> Patches:
     def opening(original: Callable[..., Any]) -> Callable[..., Any]:
         async def open(self: Any, path: str, *, stream: bool = False, **options: Any) -> Any:  # noqa: A001
             # This client returns as soon as it has the response, while its task still runs the app.
@@ -86,11 +86,11 @@ def _async_asgi_testclient(module: ModuleType, patch: Patch, recorder: Recorder)
 
         return open
 
-    patch(module.TestClient, "open", opening)
-    patch(module.WebSocketSession, "connect", _recording("testclient.application", module, recorder))
+    yield module.TestClient, "open", opening
+    yield module.WebSocketSession, "connect", _recording("testclient.application", module, recorder)
 
 
-def _django(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
+def _django(module: ModuleType, recorder: Recorder) -> Patches:
     apps: dict[object, HandlerApp] = {}
 
     def asking(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -100,11 +100,11 @@ def _django(module: ModuleType, patch: Patch, recorder: Recorder) -> None:
 
         return request
 
-    patch(module.AsyncClient, "request", asking)
+    yield module.AsyncClient, "request", asking
 
 
 # By the name of the module that has the classes.
-CLIENTS: dict[str, Callable[[ModuleType, Patch, Recorder], None]] = {
+CLIENTS: dict[str, Callable[[ModuleType, Recorder], Patches]] = {
     "httpx": _httpx,
     "httpx2": _httpx,
     "starlette.testclient": _starlette,
@@ -137,7 +137,7 @@ class Instead:
 def _within(enter: Callable[..., AbstractContextManager[Any]]) -> Wrapping:
     """Run a method within `enter(self, **options)`, on the object that this yields.
 
-    An async method stays one, because a test may look: `mock.patch` chooses its kind of mock by it.
+    An async method stays async, because a test may look: `mock.patch` chooses its kind of mock by it.
     """
 
     def wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -171,14 +171,13 @@ def _recording(path: str, module: ModuleType, recorder: Recorder) -> Wrapping:
     return _within(entered)
 
 
-def _transports(path: str, module: ModuleType, patch: Patch, recorder: Recorder) -> None:
+def _transports(path: str, module: ModuleType, recorder: Recorder) -> Patches:
     """Record what the transports of a module hand to their apps. They have names of their own, and httpx's methods."""
     classes = [kind for kind in vars(module).values() if isinstance(kind, type) and kind.__module__ == module.__name__]
     methods = [(kind, name) for kind in classes for name in TRANSPORT_METHODS if name in vars(kind)]
     if not methods:
         raise AttributeError
-    for owner, name in methods:
-        patch(owner, name, _recording(path, module, recorder))
+    yield from ((owner, name, _recording(path, module, recorder)) for owner, name in methods)
 
 
 @contextmanager
@@ -188,14 +187,11 @@ def _streaming(client: Any, stream: bool = False, **options: Any) -> Iterator[An
         yield client
 
 
-def _streaming_from_a_thread(recorder: Recorder) -> Callable[..., AbstractContextManager[Any]]:
-    @contextmanager
-    def entered(client: Any, **options: Any) -> Iterator[Any]:
-        # The client runs the app in another thread and waits there until its end.
-        with _streaming(client, **options), noting_signals(recorder.interrupt):
-            yield client
-
-    return entered
+@contextmanager
+def _streaming_from_a_thread(recorder: Recorder, client: Any, **options: Any) -> Iterator[Any]:
+    """Do the same for a client that runs the app in another thread and waits there until its end."""
+    with _streaming(client, **options), noting_signals(recorder.interrupt):
+        yield client
 
 
 # ---- all clients ------------------------------------------------------------------------------------------------
@@ -222,7 +218,8 @@ def recorded(recorder: Recorder) -> Iterator[None]:
 
         def patch_module(name: str, module: ModuleType) -> None:
             try:
-                CLIENTS[name](module, patch, recorder)
+                for owner, method, wrapping in CLIENTS[name](module, recorder):
+                    patch(owner, method, wrapping)
             except AttributeError:  # a version of the client that is built in another way
                 recorder.note_unknown(name)
 
@@ -238,7 +235,7 @@ def recorded(recorder: Recorder) -> Iterator[None]:
             recorder.over = True  # a test may have kept a patched method
 
 
-# Methods of recorders that have ended, with what they replaced: a test may put one back, another recorder stand on it.
+# Methods of ended recorders, with what they replaced: a test may put them back, another recorder stand on them.
 _ended: WeakKeyDictionary[FunctionType, object] = WeakKeyDictionary()
 
 
@@ -263,7 +260,7 @@ def _put(owner: type, name: str, method: object) -> None:
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
-    """Calls a function with the name and the module after each import of one of CLIENTS."""
+    """Calls a function with the name and the module after each import of a module in CLIENTS."""
 
     def __init__(self, imported: Callable[[str, ModuleType], None]) -> None:
         self.imported = imported

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..asgi.app import Message, Receive, Scope, Send
@@ -12,18 +13,16 @@ from .recorder import Recorder, during, streaming
 BODY = "_body_file"
 
 
+@dataclass(eq=False)
 class HandlerApp:
-    """The handler of an AsyncClient as an ASGI app.
+    """The handler of an AsyncClient as an ASGI app."""
 
-    `framework_app` is the handler, where `asgi.frameworks` looks for layers. `payload` is Django's class for the body
-    of a request.
-    """
-
-    def __init__(self, handler: Callable[[Scope], Awaitable[Any]], payload: Callable[[bytes], Any]) -> None:
-        self.framework_app = handler
-        self.payload = payload
-        # What makes the client's own request, by the identity of its scope.
-        self._firsts: dict[int, Callable[[Scope, Send], Awaitable[None]]] = {}
+    # The handler, where `asgi.frameworks` looks for layers.
+    framework_app: Callable[[Scope], Awaitable[Any]]
+    # Django's class for the body of a request.
+    payload: Callable[[bytes], Any]
+    # What makes the client's own request, by the identity of its scope.
+    _firsts: dict[int, Callable[[Scope, Send], Awaitable[None]]] = field(default_factory=dict)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Have the client make its own request, or hand a repetition to the handler."""

@@ -11,19 +11,17 @@ import threading
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import Context, ContextVar, copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from ..asgi import loops
 from ..asgi.app import ASGIApp, Receive, Scope, Send
-from ..asgi.request import RequestTemplate
-from ..asgi.server import Caller, Exchange
-from ..asgi.websocket import Connection
+from ..asgi.server import Caller
 from ..errors import MeasurementError
 from ..interpreter.clocks import perf_counter_ns
 from ..model.estimate import Seconds
 from ..model.results import RequestLine
-from .request import Conversation, Passage, RecordedConnection, RecordedRequest, copied, endpoint_of, line_of, route_of
+from .request import Conversation, Passage, RecordedRequest, copied, endpoint_of, line_of, route_of
 from .signals import IN_A_TASK, noting_signals
 
 # Methods that change nothing, so that a repetition is like the first request.
@@ -78,33 +76,26 @@ class _Open:
     overlapped: bool = False
 
 
+@dataclass(eq=False, slots=True)
 class Recorder:
-    """Records the requests of all clients while it is in use.
+    """Records the requests of all clients while it is in use."""
 
-    `repeat` are the methods to repeat besides REPEATABLE. `measure` is awaited for each request that can be repeated.
-    `left_out` is told each request that is not, with the reason. `seen` is whether any client has made a request,
-    `unknown` names the modules of clients whose requests cannot be recorded. Requests only pass when it is `over`, or
-    not `active`.
-    """
-
-    def __init__(
-        self,
-        repeat: Collection[str],
-        measure: Measure,
-        left_out: LeaveOut,
-        active: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self.methods = frozenset((*REPEATABLE, *repeat))
-        self.measure = measure
-        self.left_out = left_out
-        self.active = active
-        self.seen = False
-        self.unknown: list[str] = []
-        # The name of the signal that came during a request.
-        self.interrupted: str | None = None
-        self.over = False
-        self._open: set[_Open] = set()
-        self._lock = threading.Lock()
+    # The methods to repeat besides REPEATABLE.
+    repeat: Collection[str]
+    # Is awaited for each request that can be repeated.
+    measure: Measure
+    left_out: LeaveOut
+    # Requests only pass when the recorder is `over`, or not `active`.
+    active: Callable[[], bool] = lambda: True
+    over: bool = False
+    # Whether any client has made a request.
+    seen: bool = False
+    # The modules of clients whose requests cannot be recorded.
+    unknown: list[str] = field(default_factory=list)
+    # The name of the signal that came during a request.
+    interrupted: str | None = None
+    _open: set[_Open] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def interrupt(self, signal: str) -> None:
         """End the measurement that is under way, because this signal came."""
@@ -150,7 +141,7 @@ class Recorder:
     async def _passed(self, this: _Open, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         recorded_scope, context = copied(scope), copy_context()
         kind = Conversation if scope["type"] == "websocket" else Passage
-        passage = kind(receive, send, scope.get("extensions") or ())
+        passage = kind(receive, send, frozenset(scope.get("extensions") or ()))
         context.run(_inside.set, "again")
         begin = perf_counter_ns()
         ended = await self._first(app, scope, passage)
@@ -187,18 +178,20 @@ class Recorder:
         line, connects = line_of(recorded_scope), isinstance(passage, Conversation)
         why_not = self._why_not(this, line, passage)
         if why_not is not None or passage.status is None:
-            self.left_out(line, why_not or f"the app {'did not accept it' if connects else 'sent no response'}")
+            self.left_out(line, why_not or passage.unanswered)
             return
-        body = (b"",) if isinstance(passage, Conversation) else await self._body(line, passage)
+        body = await self._body(line, passage)
         if body is None:
             return
-        recorded = (line, body, context, recorded_scope, passage.offered, frozenset(passage.refused))
-        template: RequestTemplate
-        kind: type[Exchange]
-        if isinstance(passage, Conversation):
-            template, kind = RecordedConnection(*recorded, passage.steps), Connection
-        else:
-            template, kind = RecordedRequest(*recorded), Exchange
+        template = RecordedRequest(
+            line=line,
+            body=body,
+            context=context,
+            offered=passage.offered,
+            recorded_scope=recorded_scope,
+            refused=frozenset(passage.refused),
+            steps=tuple(passage.steps),
+        )
         caller = Caller(
             app,
             template,
@@ -207,12 +200,12 @@ class Recorder:
             check=lambda: self._check(this),
             calls=1,
             status=passage.status,
-            exchange=kind,
+            exchange=passage.exchange,
         )
         with noting_signals(self.interrupt, IN_A_TASK), _shielded() if connects else nullcontext():
             await self.measure(Recorded(route_of(scope), endpoint_of(scope), caller))
 
-    async def _body(self, line: RequestLine, passage: Passage) -> tuple[bytes, ...] | None:
+    async def _body(self, line: RequestLine, passage: Passage | Conversation) -> tuple[bytes, ...] | None:
         """Return the request's body; None if the rest of it did not come, which is noted."""
         try:
             async with loops.current().limited(BODY_S):
@@ -224,7 +217,7 @@ class Recorder:
         return None
 
     def _why_not(self, this: _Open, line: RequestLine, passage: Passage | Conversation) -> str | None:
-        if line.method not in self.methods:
+        if line.method not in (*REPEATABLE, *self.repeat):
             return (
                 f"a {line.method} request is not repeated automatically; if the app can take thousands of them, set"
                 f" repeat=[{line.method!r}] in the mw_budget marker, or mw_budget_repeat = {line.method} in the"
@@ -232,7 +225,7 @@ class Recorder:
             )
         if isinstance(passage, Passage) and streaming.get():
             return "its response is read as a stream"
-        if isinstance(passage, Passage) and not passage.complete:
+        if not passage.complete:
             return "the app returned before its response was complete"
         if this.overlapped:
             return OVERLAPPED

@@ -6,16 +6,16 @@ import copy
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
 from ..asgi.app import Message, Receive, Scope, Send
 from ..asgi.callables import module_and_name
 from ..asgi.frameworks.reading import mapped, read
-from ..asgi.server import BODIES, TRAILERS
-from ..asgi.websocket import ACCEPTED, REFUSED, Step, is_disconnect
+from ..asgi.request import RequestTemplate, Step
+from ..asgi.server import BODIES, TRAILERS, Exchange
+from ..asgi.websocket import ACCEPTED, REFUSED, Connection, is_disconnect
 from ..interpreter.identity import class_name
 from ..model.results import RequestLine
 
@@ -27,19 +27,12 @@ ACCEPT, SEND, CLOSE = "websocket.accept", "websocket.send", "websocket.close"
 DENIAL_START, DENIAL_BODY = "websocket.http.response.start", "websocket.http.response.body"
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedRequest:
-    """A request of a test's client: its method and URL, its body in pieces, its scope and its context as they were.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRequest(RequestTemplate):
+    """A request or a WebSocket connection of a test's client, with its scope and its context as they were."""
 
-    `offered` are the extensions in its scope. `refused` are the types of messages that its client does not take where
-    ASGI does not expect them.
-    """
-
-    line: RequestLine
-    body: tuple[bytes, ...]
-    context: Context
     recorded_scope: Scope
-    offered: frozenset[str]
+    # The types of messages that its client does not take where ASGI does not expect them.
     refused: frozenset[str]
 
     def takes(self, kind: str) -> bool:
@@ -51,25 +44,22 @@ class RecordedRequest:
         return copied(self.recorded_scope)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedConnection(RecordedRequest):
-    """A WebSocket connection of a test's client. `steps` is what it sent and awaited."""
-
-    steps: tuple[Step, ...] = ()
-
-
+@dataclass(eq=False)
 class Messages:
-    """Passes the messages of an app on to its client, and notes which ones the client takes.
+    """Passes the messages of an app on to its client, and notes which messages the client takes."""
 
-    Clients ignore what they do not know. So `refused`, the types that a repetition does not take where ASGI does not
-    expect them, are the `usual` ones, except those that the client took there, and those for which it raised.
-    """
+    _receive: Receive
+    _send: Send
+    offered: frozenset[str] = frozenset()
+    # None until the app has begun to answer.
+    status: int | None = None
+    # The types that a repetition refuses where ASGI does not expect them. Clients ignore what they do not know, so
+    # these are the usual types but those that the client took there, and those for which it raised.
+    refused: set[str] = field(default_factory=set)
 
-    def __init__(self, receive: Receive, send: Send, offered: Iterable[str], usual: Iterable[str]) -> None:
-        self._receive, self._send = receive, send
-        self.offered = frozenset(offered)
-        self.refused = set(usual)
-        self.status: int | None = None
+    def ended_by(self, error: BaseException) -> bool:
+        """Return whether an exception only ends an app that has answered."""
+        return False
 
     async def _passed_on(self, message: Message, *, expected: bool) -> None:
         try:
@@ -82,20 +72,20 @@ class Messages:
             self.refused.discard(message["type"])
 
 
+@dataclass(eq=False)
 class Passage(Messages):
-    """Passes the messages of one request on, and notes the request's body and what came of the response.
+    """Passes the messages of a request on, and notes the request's body and whether the response is complete."""
 
-    `offered` are the extensions in its scope. `status` is None until the response begins; `complete` is whether it
-    ended.
-    """
+    exchange = Exchange
+    unanswered = "the app sent no response"
+    steps = ()
 
-    def __init__(self, receive: Receive, send: Send, offered: Iterable[str] = ()) -> None:
-        super().__init__(receive, send, offered, (START, BODY))
-        self._pieces: list[bytes] = []
-        self._ended = False
-        self._body_over = False
-        self._trailers = False
-        self.complete = False
+    refused: set[str] = field(default_factory=lambda: {START, BODY})
+    complete: bool = False
+    _pieces: list[bytes] = field(default_factory=list)
+    _ended: bool = False
+    _body_over: bool = False
+    _trailers: bool = False
 
     async def receive(self) -> Message:
         """Pass a message of the client on to the app."""
@@ -111,7 +101,8 @@ class Passage(Messages):
         """Pass a message of the app on to the client."""
         kind = message["type"]
         starts = kind == START and self.status is None
-        continues = self._is_body(kind) and self.status is not None and not self._body_over
+        is_body = kind == BODY or (kind in BODIES and kind in self.offered)
+        continues = is_body and self.status is not None and not self._body_over
         ends = kind == TRAILERS and self._body_over and not self.complete
         await self._passed_on(message, expected=starts or continues or ends)
         if starts:
@@ -123,13 +114,6 @@ class Passage(Messages):
         elif ends:
             self.complete = not message.get("more_trailers", False)
 
-    def _is_body(self, kind: str) -> bool:
-        return kind == BODY or (kind in BODIES and kind in self.offered)
-
-    def ended_by(self, error: BaseException) -> bool:
-        """Return whether an exception only ends an app that has answered."""
-        return False
-
     async def body(self) -> tuple[bytes, ...]:
         """Return the request's body in pieces, also what the app left unread."""
         while not self._ended:
@@ -137,17 +121,19 @@ class Passage(Messages):
         return tuple(self._pieces) or (b"",)
 
 
+@dataclass(eq=False)
 class Conversation(Messages):
-    """Passes the messages of one WebSocket connection on, and notes which answers came after which message.
+    """Passes the messages of a WebSocket connection on, and notes which answers came after which message."""
 
-    `status` is None until the app has accepted or refused.
-    """
+    exchange = Connection
+    unanswered = "the app did not accept it"
+    complete = True  # it may end at any time
 
-    def __init__(self, receive: Receive, send: Send, offered: Iterable[str] = ()) -> None:
-        super().__init__(receive, send, offered, (ACCEPT, SEND, CLOSE, DENIAL_START, DENIAL_BODY))
-        self._said: list[tuple[str | bytes | None, int]] = []
-        self._over = False
-        self._closed = False
+    refused: set[str] = field(default_factory=lambda: {ACCEPT, SEND, CLOSE, DENIAL_START, DENIAL_BODY})
+    # The messages of the client, each with the number of answers before the next message.
+    steps: list[Step] = field(default_factory=list)
+    _over: bool = False
+    _closed: bool = False
 
     def ended_by(self, error: BaseException) -> bool:
         """Return whether an exception only ends an app whose client has left: TestClient then cancels the app."""
@@ -155,17 +141,12 @@ class Conversation(Messages):
         cancelled = anyio is not None and isinstance(error, anyio.get_cancelled_exc_class())
         return self._over and (cancelled or is_disconnect(error))
 
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """The messages of the client, each with the number of answers before the next one."""
-        return tuple(Step(message, answers) for message, answers in self._said)
-
     async def receive(self) -> Message:
         """Pass a message of the client on to the app."""
         message = await self._receive()
         if message["type"] == "websocket.receive":
             text = message.get("text")
-            self._said.append((bytes(message.get("bytes") or b"") if text is None else text, 0))
+            self.steps.append(Step(bytes(message.get("bytes") or b"") if text is None else text, 0))
         elif message["type"] == "websocket.disconnect":
             self._over = True
         return message
@@ -178,12 +159,16 @@ class Conversation(Messages):
         if not expected:
             return
         if kind == SEND and not self._over:
-            client_message, answers = self._said.pop() if self._said else (None, 0)
-            self._said.append((client_message, answers + 1))
+            step = self.steps.pop() if self.steps else Step(None, 0)
+            self.steps.append(Step(step.message, step.answers + 1))
         elif self.status is None:
             statuses = {ACCEPT: ACCEPTED, CLOSE: REFUSED}
             self.status = statuses.get(kind, message.get("status"))
         self._closed = kind == CLOSE or (kind == DENIAL_BODY and not message.get("more_body", False))
+
+    async def body(self) -> tuple[bytes, ...]:
+        """Return an empty body: a connection has none."""
+        return (b"",)
 
     def _expected(self) -> Sequence[str]:
         """Return the types of messages that the app may send now."""

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -25,28 +26,22 @@ def noting_signals(note: Callable[[str], None], names: Sequence[str] = ENDING) -
         yield
         return
     with ExitStack() as undo:
-        for name in names:
-            _note_signal(name, note, undo)
+        for number in (getattr(signal, name) for name in names if hasattr(signal, name)):
+            before = signal.getsignal(number)
+            if callable(before):
+                noting = _Noting(number.name, note, before)
+                signal.signal(number, noting)
+                undo.callback(noting.remove, number)
         yield
 
 
-def _note_signal(name: str, note: Callable[[str], None], undo: ExitStack) -> None:
-    number = getattr(signal, name, None)
-    before = signal.getsignal(number) if number is not None else None
-    if number is None or not callable(before):
-        return
-    noting = _Noting(name, note, before)
-    signal.signal(number, noting)
-    undo.callback(noting.remove, number)
-
-
+@dataclass(eq=False, slots=True)
 class _Noting:
     """A handler that notes a signal and passes it on."""
 
-    def __init__(self, name: str, note: Callable[[str], None], passed_on: Callable[..., Any]) -> None:
-        self.name = name
-        self.note = note
-        self.passed_on = passed_on
+    name: str
+    note: Callable[[str], None]
+    passed_on: Callable[..., Any]
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         __tracebackhide__ = True
@@ -54,7 +49,7 @@ class _Noting:
         self.passed_on(number, frame)
 
     def remove(self, number: signal.Signals) -> None:
-        """Give the handler before this one back, wherever this one is: blocks of several tasks end in any order."""
+        """Put the handler before this handler back, wherever this handler is: blocks of tasks end in any order."""
         current: object = signal.getsignal(number)
         if current is self:
             signal.signal(number, self.passed_on)

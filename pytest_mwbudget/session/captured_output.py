@@ -2,7 +2,7 @@
 
 An app that writes an access log is called some ten thousand times. pytest would format and keep every log record. That
 work would be charged to the layer that logs, and a failing test would show all the records. A test that captures output
-or records would see those of all requests, where it made one.
+or records would see those of all repetitions of its request.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def survey_time_s(config: pytest.Config) -> Seconds:
 
 
 def named_app(config: pytest.Config) -> NamedApp:
-    """Return the app that the command line or the configuration names, one for the whole run."""
+    """Return the app that the command line or the configuration names, the same for the whole run."""
     if _app not in config.stash:
         option = config.getoption("mw_budget_app")
         reference, where = (option, "--mw-budget-app") if option else (config.getini("mw_budget_app"), "mw_budget_app")
@@ -78,7 +78,7 @@ def test_id(item: pytest.Item) -> str:
 
 
 def time_limit_s(item: pytest.Item) -> Seconds | None:
-    """Return the time limit that pytest-timeout sets the test, None without one."""
+    """Return the time limit that pytest-timeout sets the test, None without a limit."""
     if not item.config.pluginmanager.has_plugin("timeout"):
         return None
     marker = item.get_closest_marker("timeout")

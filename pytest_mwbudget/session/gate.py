@@ -40,11 +40,12 @@ if TYPE_CHECKING:
     from ..timing.run import Environment
     from ..timing.schedule import Schedule
     from .enforcing import Client
+    from .profiles import Publisher
     from .requests.client import MwBudget
     from .requests.own import OwnRequests
     from .turns import Turns
 
-# What a plugin puts here takes the place of the usual schedule: tests of this package have one that is quick.
+# What a plugin puts here takes the place of the usual schedule: tests of this package have a quick schedule.
 SCHEDULE: pytest.StashKey[Schedule] = pytest.StashKey()
 # The same for the speed of the machine as earlier runs saw it.
 MACHINE: pytest.StashKey[Machine] = pytest.StashKey()
@@ -82,9 +83,9 @@ def take_part(config: pytest.Config) -> None:
 
 
 def prepare(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Import and read what the tests of this run need, in the process that runs them, before the first one.
+    """Import and read what the tests of this run need, in the process that runs them, before the first test.
 
-    While a test runs, its file system may be a fake one, and a module that is imported then would work on it.
+    While a test runs, its file system may be fake, and a module that is imported then would work on it.
     """
     from . import profiles  # noqa: F401
     from .requests import client, hosted  # noqa: F401
@@ -138,7 +139,6 @@ def _skipped(item: pytest.Item) -> bool:
 def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
     """The client of `app` for the test that requests it."""
     from ..timing.run import Environment
-    from .profiles import Publisher
     from .requests.client import MwBudget
     from .requests.hosted import RequestItem, hosted
 
@@ -155,7 +155,7 @@ def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
         settings=settings,
         enforce=enforced(config),
         environment=environment,
-        publisher=Publisher(plugin_folder(config), test_id(item), config.invocation_params.dir),
+        publisher=_publisher(item),
         current=lambda: settings_of(item),
         examples=has_examples(item),
         limit_s=time_limit_s(item),
@@ -187,23 +187,27 @@ def _recording(item: pytest.Item) -> Iterator[None]:
 
 def _own_requests(item: pytest.Item, settings: Settings) -> OwnRequests:
     """Return what measures the requests of a test's own clients."""
-    from .profiles import Publisher
     from .requests.own import OwnRequests
 
-    config = item.config
     requests = OwnRequests(
         settings=settings,
-        environment=environment_of(config),
-        publisher=Publisher(plugin_folder(config), test_id(item), config.invocation_params.dir),
+        environment=environment_of(item.config),
+        publisher=_publisher(item),
         current=lambda: settings_of(item),
         # A test may ask for the fixture at run time.
         active=lambda: item.stash.get(_client, None) is requests,
-        claims=config.stash.get(CLAIMS, None),
+        claims=item.config.stash.get(CLAIMS, None),
         examples=has_examples(item),
         limit_s=time_limit_s(item),
     )
     item.stash[_client] = requests
     return requests
+
+
+def _publisher(item: pytest.Item) -> Publisher:
+    from .profiles import Publisher
+
+    return Publisher(plugin_folder(item.config), test_id(item), item.config.invocation_params.dir)
 
 
 def environment_of(config: pytest.Config) -> Environment:
@@ -254,7 +258,7 @@ class Gate:
         note_start(item)
         return (yield from _explained(item))
 
-    # With trylast, wrappers in conftest files run outside this one and see the verdict.
+    # With trylast, wrappers in conftest files run outside this wrapper and see the verdict.
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Explain what a test raises, note its results, and fail it for its budgets."""

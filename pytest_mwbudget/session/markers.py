@@ -1,17 +1,7 @@
-"""The order of a test's `mw_budget` markers: which one is closest to it.
+"""The order of a test's `mw_budget` markers: which one is closest to it, as docs/reference/marker.md has it.
 
-The closest marker wins, keyword by keyword. From the closest on:
-
-1. added while the test runs, by the test or by a fixture (`request.node.add_marker`): the last one first;
-2. of its parameter set (`pytest.param(..., marks=...)`);
-3. on the function: of several decorators the one next to the function. What a hook adds to the item while tests are
-   collected comes after these, or before them with `append=False`;
-4. on its class: of several decorators the one next to the class, then those of the base classes in the order of the
-   MRO;
-5. on the enclosing classes, from the inside out;
-6. on the module, then on the packages and directories that contain it.
-
-In a list (`pytestmark = [...]`, `marks=[...]`) the first marker is the closest.
+What a hook adds to the item while tests are collected comes after the decorators of the function, or before them with
+`append=False`.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Progress:
             reporter.write_line(WAITING)
 
     def _show(self, text: str) -> None:
-        """Show the text in place of the previous one, and return the cursor: the next output overwrites it."""
+        """Show the text in place of the previous text, and return the cursor: the next output overwrites it."""
         reporter = self._reporter()
         padded = text.ljust(self.shown)
         if not padded or reporter is None or not reporter.isatty:

@@ -1,7 +1,8 @@
-"""Measure how fast the machine is by a fixed piece of work, and remember how fast it can be."""
+"""Measure how fast the machine is by fixed pieces of work, and remember how fast it can be."""
 
 from __future__ import annotations
 
+import _thread
 import math
 import platform
 from collections.abc import Callable, Sequence
@@ -32,7 +33,7 @@ SHORTEST_NS, QUICKEST_CALL_NS = 10_000.0, 20.0
 def reference_ns(clock: Callable[[], int]) -> float:
     """Return the nanoseconds of the reference workload.
 
-    The second of two runs counts. After an idle wait the first one is slow without any neighbour.
+    The second of two runs counts. After an idle wait the first run is slow without any neighbour.
     """
     for _ in range(2):
         taken = work_ns(clock, CALLS)
@@ -44,6 +45,32 @@ def work_ns(clock: Callable[[], int], calls: int) -> float:
     begin = clock()
     for number in range(calls):
         _same(number)
+    return float(clock() - begin)
+
+
+def hop_ns(clock: Callable[[], int]) -> float:
+    """Return the nanoseconds of a fixed hop: start a thread, hear of it, wake it, and hear of it again.
+
+    Thread pools and event loops wait in the same way: asleep, without the GIL, until another thread wakes them. The
+    thread ends with the hop, so nothing has to be closed. It is none of `threading`, so no tracer or thread check that
+    an app or a test has installed there sees it.
+    """
+    go, back = _thread.allocate_lock(), _thread.allocate_lock()
+    go.acquire()
+    back.acquire()
+
+    def partner() -> None:
+        back.release()
+        go.acquire()
+        back.release()
+
+    begin = clock()
+    _thread.start_new_thread(partner, ())
+    try:
+        back.acquire()
+    finally:
+        go.release()  # also after an interrupt, so that the thread ends
+    back.acquire()
     return float(clock() - begin)
 
 
@@ -62,8 +89,8 @@ class Pieces:
         """
         call_ns = max(reference_ns(clock) / CALLS, QUICKEST_CALL_NS)
         most_ns = max(request_ns, SHORTEST_NS)
-        one_ns, all_ns = (min(max(us * 1000, SHORTEST_NS), most_ns) for us in (min(budgets_us), max(budgets_us)))
-        return cls(max(1, int(all_ns / one_ns)), int(one_ns / call_ns))
+        piece_ns, all_ns = (min(max(us * 1000, SHORTEST_NS), most_ns) for us in (min(budgets_us), max(budgets_us)))
+        return cls(max(1, int(all_ns / piece_ns)), int(piece_ns / call_ns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +127,20 @@ def _same(number: int) -> int:
     return number
 
 
+@dataclass(eq=False, slots=True)
 class Machine:
-    """The quickest nanoseconds of the reference workload and of the hop, in this process and in earlier ones.
+    """The quickest nanoseconds of the reference workload and of the hop: known of earlier processes, and seen here."""
 
-    `watched_s` is the time for which the machine was watched before the current measurement.
-    """
+    known_ns: float = math.inf
+    # The time for which the machine was watched before the current measurement.
+    watched_s: float = math.inf
+    known_hop_ns: float = math.inf
+    seen_ns: float = math.inf
+    seen_hop_ns: float = math.inf
 
-    def __init__(self, known_ns: float = math.inf, watched_s: float = math.inf, known_hop_ns: float = math.inf) -> None:
-        self.known_ns = known_ns
-        self.seen_ns = math.inf
-        self.known_hop_ns = known_hop_ns
-        self.seen_hop_ns = math.inf
-        self.watched_s = watched_s if math.isfinite(known_ns) else 0.0
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.known_ns):
+            self.watched_s = 0.0
 
     @property
     def best_ns(self) -> float:
@@ -133,7 +162,7 @@ class Machine:
 def kind() -> str:
     """Return a text that is equal if speeds can be compared: same work, same build of Python, same processor.
 
-    The host's name says nothing, because each container has another one.
+    The host's name says nothing, because each container has another name.
     """
     python = (platform.python_implementation(), platform.python_version(), *platform.python_build())
     return ", ".join([f"{CALLS} calls", *python, platform.python_compiler(), platform.machine(), processor()])

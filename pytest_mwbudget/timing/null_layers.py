@@ -42,7 +42,7 @@ def null_layer(
     reader: Reader | FrameworkReader,
     probe: Probe,
     search: ArgumentSearch,
-    inside: Collection[Owner] | None = None,
+    inside: Collection[Owner] | None,
     *,
     plain: bool,
 ) -> NullLayer:

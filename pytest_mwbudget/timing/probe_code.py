@@ -72,7 +72,7 @@ def probe_trampoline(
     targets: Targets,
     unpatched: Function,
     search: ArgumentSearch,
-    inside: Collection[Owner] | None = None,
+    inside: Collection[Owner] | None,
 ) -> CodeType:
     """Return code for a function that enters the probe if the function is called for one of the `targets`.
 
@@ -90,7 +90,7 @@ def probe_trampoline(
         arguments = f"({''.join(f'{name}, ' for name in telling)}), {last}"
     else:
         return detour(original, search.entering(reader, probe, targets, unpatched))
-    teller = reader.told if isinstance(reader, FrameworkReader) else None
+    teller = reader.lead_of if isinstance(reader, FrameworkReader) else None
     identities = [f"_identity_({name if teller is None else f'_told_({name})'})" for name in telling]
     source = _SHAPE.format(
         cells=mentioned_cells(original),
@@ -298,7 +298,7 @@ def _probe_of_awaitable(timeline: Log, clock: Clock) -> Callable[[Owner, Awaitab
     return awaited
 
 
-def probe_for(timeline: Log, clock: Clock, *, plain: bool, inside: Collection[Owner] | None = None) -> Probe:
+def probe_for(timeline: Log, clock: Clock, *, plain: bool, inside: Collection[Owner] | None) -> Probe:
     """Return a probe for coroutine functions, or for `plain` functions, whose code runs as soon as they are called.
 
     `inside` are the owners of an endpoint whose parts have probes.

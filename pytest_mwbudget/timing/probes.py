@@ -16,7 +16,7 @@ from typing import Any
 from ..analysis.event_log import messages_of
 from ..analysis.samples import BlankLayers
 from ..asgi.app import ASGIApp
-from ..asgi.calls import FrameworkReader, Key, Reader
+from ..asgi.calls import FrameworkReader, Reader
 from ..asgi.stack import Stack
 from ..interpreter.clocks import Clock, perf_counter_ns
 from ..interpreter.code_patching import Function, is_plain, patched_code, twin
@@ -51,7 +51,7 @@ class _Site:
 
 
 class Probes:
-    """The probes of one stack that read one clock: one for each entry with a function, down to the endpoint's.
+    """The probes of a stack, which read the same clock: a probe for each entry with a function, down to the endpoint's.
 
     `null_owner` owns the time of the null layer. `log` holds the current request; `watch` begins it. The stack must be
     traced after the app has started, and its objects stay alive as long as this object does.
@@ -67,6 +67,8 @@ class Probes:
         self.owners = len(stack.entries) + 1 + FURTHER_OWNERS
         self.null_owner = Owner(self.owners + NULL)
         self.probed = stack.probeable
+        # Whether parts of an endpoint have probes.
+        self.opened = any(stack.entries[index].is_part for index in self.probed)
         # The entries whose blank layers can wrap `send`.
         self.wrappable = frozenset(i for i in self.probed if stack.entries[i].ordinary)
         # The owners inside which the boundaries of parts are.
@@ -88,8 +90,7 @@ class Probes:
 
     def messages_of_parts(self, log: Sequence[int]) -> Mapping[Owner, int]:
         """Return how many messages each part of an opened endpoint sends and receives; none for another stack."""
-        opened = any(self.stack.entries[index].is_part for index in self.probed)
-        return messages_of(log, [*map(owner_of, self.probed)]) if opened else {}
+        return messages_of(log, [*map(owner_of, self.probed)]) if self.opened else {}
 
     async def watch(self, app: ASGIApp, scope: Any, receive: Any, send: Any) -> Any:
         """Call the app with a log of its own."""
@@ -147,17 +148,13 @@ class Probes:
         plain = is_plain(site.function)
         if isinstance(site.reader, FrameworkReader):
             return framework_probe_for(self.log, self.clock, plain=plain)
-        opened = any(self.stack.entries[index].is_part for index in self.probed)
-        return probe_for(self.log, self.clock, plain=plain, inside=self._inside if opened else None)
-
-    def _site_of(self, index: EntryIndex) -> tuple[_Site, Key]:
-        entry = self.stack.entries[index]
-        return self._sites[id(entry.function)], entry.key
+        return probe_for(self.log, self.clock, plain=plain, inside=self._inside if self.opened else None)
 
     @contextmanager
     def doubled(self, index: EntryIndex, blanks: BlankLayers) -> Iterator[None]:
         """Put the null layer at the boundary of an entry. Only one boundary can have it at a time."""
-        site, key = self._site_of(index)
+        entry = self.stack.entries[index]
+        site, key = self._sites[id(entry.function)], entry.key
         null = self._null_layer(site)
         own = site.targets[key]
         null.targets[key] = own

@@ -17,6 +17,7 @@ from ..analysis.estimates import Estimates, estimate
 from ..analysis.messages import with_messages
 from ..analysis.remarks import remarks, slowest
 from ..analysis.rows import row_with_time, shown
+from ..analysis.samples import Samples
 from ..analysis.slowdown import NONE, Hops, Interruptions
 from ..analysis.tails import tails_of
 from ..analysis.verdicts import NOT_ENTERED, Look, judge_all
@@ -31,8 +32,7 @@ from ..model.estimate import Estimate, Microseconds, Nanoseconds, Seconds
 from ..model.quantities import TAILS, TRAITS, Quantity
 from ..model.results import FRAMES, Effort, Frame, Judged, ResultRow, Turn
 from ..model.stack import TOTAL, EntryIndex, RowIndex
-from .hops import hop_ns
-from .host_speed import Interrupted, Machine, Pieces
+from .host_speed import Interrupted, Machine, Pieces, hop_ns
 from .probes import Probes
 from .sampler import Deadline, Part, Sampler
 from .schedule import Schedule
@@ -54,29 +54,26 @@ def cpu_clock() -> Clock | None:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a measurement needs from its surroundings. Tests replace the clocks, the hop and the source of chance.
-
-    `apart` is a context round all requests but the first, which the test sees. `precise` says that reports show the
-    figures even if every budget is kept, `inside` that they show the parts of endpoints, `saves` that they show what
-    leaving out each layer saves. `turns` is a context round a measurement by the clock, which waits until no other
-    process measures; `turn` is what that context returned. `uncounted` has the quantities that are not counted here,
-    each with the reason.
-    """
+    """What a measurement needs from its surroundings. Tests replace the clocks, the hop and the source of chance."""
 
     clock: Clock = perf_counter_ns
     cpu_clock: Clock | None = field(default_factory=cpu_clock)
     rng: random.Random = field(default_factory=random.Random)
     machine: Machine = field(default_factory=Machine)
     progress: Progress = lambda share: None
+    # Round all requests but the first, which the test sees.
     apart: Callable[[], AbstractContextManager[None]] = nullcontext
+    # Reports show the figures even if every budget is kept, the parts of endpoints, and what leaving out a layer saves.
     precise: bool = True
     inside: bool = False
+    saves: bool = False
+    # The quantities that are not counted here, each with the reason.
     uncounted: Mapping[str, str] = field(default_factory=dict)
+    # Round a measurement by the clock: waits until no other process measures. `turn` is what the context returned.
     turns: Callable[[], AbstractContextManager[Turn]] = lambda: nullcontext(Turn())
     turn: Turn = field(default_factory=Turn)
     schedule: Schedule = field(default_factory=Schedule)
     hop: Callable[[Clock], float] = hop_ns
-    saves: bool = False
 
     @property
     def reads(self) -> bool:
@@ -86,39 +83,39 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """A typical request: how long it takes, whether a task is suspended in it, and how many messages entries send.
-
-    `received` are the messages that entries receive, without those that receive few. `hops` says how often it is
-    handed to threads, `streamed` whether many messages pass a layer. `mixed` says that requests take different ways,
-    None if nearly all take the traced one.
-    """
+    """A typical request."""
 
     request_ns: float
+    # A task is suspended in it.
     suspending: bool
+    # The messages that entries send.
     sent: Mapping[EntryIndex, int]
+    # How often it is handed to threads.
     hops: Hops = field(default_factory=Hops)
+    # Many messages pass a layer.
     streamed: bool = False
+    # The messages that entries receive, without entries that receive few.
     received: Mapping[EntryIndex, int] = field(default_factory=dict)
+    # Says that requests take different ways, None if nearly all take the traced one.
     mixed: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """The result of timing a stack.
-
-    `layers` and `frames` have no counts yet. `residue_us` is the sum of the rows less the whole request. `notes` say
-    how far the figures can be trusted. `ways` are those of the requests whose ways are known.
-    """
+    """The result of timing a stack. Its rows have no counts yet."""
 
     layers: Mapping[RowIndex, ResultRow]
     frames: Mapping[Frame, ResultRow]
+    # The sum of the rows less the whole request.
     residue_us: Microseconds
     floor_us: Microseconds
     slowdown: float
     reference_ns: float
     effort: Effort
+    # How far the figures can be trusted.
     notes: tuple[str, ...]
-    ways: Ways = field(default_factory=lambda: Ways({}))
+    # Those of the requests whose ways are known.
+    ways: Ways
 
     @property
     def whole(self) -> Estimate:
@@ -128,46 +125,40 @@ class Timed:
         return us
 
 
+@dataclass(eq=False)
 class Timing:
-    """One stack being timed.
+    """A stack being timed."""
 
-    `looks_before` is the number of looks at samples that were discarded. These looks have spent their share of ALPHA.
-    """
+    stack: Stack
+    caller: server.Caller
+    layers: Sequence[Bounded]
+    settings: Settings
+    environment: Environment
+    pace: Pace
+    # The looks at samples that were discarded. They have spent their share of ALPHA.
+    looks_before: int = 0
+    looks: int = 0
+    over: bool = False
+    latest: Look | None = None
+    failed_before: frozenset[tuple[str, Quantity]] = frozenset()
 
-    def __init__(
-        self,
-        stack: Stack,
-        caller: server.Caller,
-        layers: Sequence[Bounded],
-        settings: Settings,
-        environment: Environment,
-        pace: Pace,
-        looks_before: int = 0,
-    ) -> None:
-        self.stack = stack
-        self.layers = layers
-        self.settings = settings
-        self.environment = environment
+    def __post_init__(self) -> None:
+        environment, pace = self.environment, self.pace
         self.schedule = environment.schedule
-        frames = settings.budgets.frames
+        frames = self.settings.budgets.frames
         if pace.mixed is not None:
             frames.pop("total", None)  # its requests have no probes and cannot be told apart
-        self.rows = bounded_rows(layers, frames, stack.endpoint)
-        self.caller = caller
-        self.pace = pace
-        self.looks = 0
-        self.looks_before = looks_before
-        self.over = False
-        self.latest: Look | None = None
-        self.failed_before: frozenset[tuple[str, Quantity]] = frozenset()
+        self.rows = bounded_rows(self.layers, frames, self.stack.endpoint)
         self.first_look = self.schedule.first_look(pace.request_ns)
         self.hops = pace.hops if pace.hops.whole and self._can_hop() else None
         self.begun_ns = environment.clock()
         # Real interruptions mean nothing on another clock.
         self.interrupted = Interrupted.now() if environment.clock is perf_counter_ns else None
-        self.sampler = self._sampler(caller, pace)
+        self.sampler = self._sampler()
 
-    def _sampler(self, caller: server.Caller, pace: Pace) -> Sampler:
+    def _sampler(self) -> Sampler:
+        caller, pace = self.caller, self.pace
+
         async def timed(observer: Observer | None) -> Nanoseconds:
             return (await caller(observer)).elapsed_ns
 
@@ -176,22 +167,20 @@ class Timing:
 
         # Each thread has a processor's clock of its own, and these cannot be compared.
         cpu_clock = None if self.stack.threads else self.environment.cpu_clock
-        sampler = Sampler(
-            probes(self.environment.clock),
+        clock = self.environment.clock
+        percentiles_us = [us for layer in self.layers for quantity, us in layer.bounds.items() if quantity in TAILS]
+        return Sampler(
+            probes(clock),
             probes(cpu_clock) if cpu_clock else None,
             timed,
             self.environment.rng,
-            pace.sent,
+            Samples(self.stack.probeable, pace.sent, received=pace.received),
             self.schedule,
             self.schedule.turn(pace.request_ns),
-            self.environment.hop if self.hops else None,
+            hop=self.environment.hop if self.hops else None,
             by_message=pace.streamed and self._reads_messages,
+            pieces=Pieces.as_long_as(percentiles_us, pace.request_ns, clock) if percentiles_us else None,
         )
-        percentiles_us = [us for layer in self.layers for quantity, us in layer.bounds.items() if quantity in TAILS]
-        if percentiles_us:
-            sampler.pieces = Pieces.as_long_as(percentiles_us, pace.request_ns, self.environment.clock)
-        sampler.samples.received = pace.received
-        return sampler
 
     @property
     def _reads_messages(self) -> bool:
@@ -425,7 +414,7 @@ class Timing:
         return Effort(self.sampler.samples.requests, self.sampler.samples.rounds, self.seconds)
 
     def _residue_us(self, look: Look) -> Microseconds:
-        """Return the sum of the rows less the whole request, NaN if one of them has no interval."""
+        """Return the sum of the rows less the whole request, NaN if any of them has no interval."""
         times = [row.us for row in look.rows if row.us is not None]
         *parts, total = times
         bounded = all(us.bounded for us in times)

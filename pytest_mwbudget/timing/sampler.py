@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -54,43 +54,32 @@ class Deadline:
         return now >= self.at_ns
 
 
+@dataclass(eq=False)
 class Sampler:
-    """Collect the samples of one stack.
+    """Collect the samples of one stack."""
 
-    `cpu_probes` read the processor's clock; None if no such clock can be used. `hop` measures a hop to a thread before
-    each request; None for a stack that hands no work to threads. `by_message` divides the requests by message. `pieces`
-    of fixed work are timed after each request of the split, if a budget needs them. `ways` are those that the requests
-    of the split took.
-    """
+    probes: Probes
+    # They read the processor's clock; None if no such clock can be used.
+    cpu_probes: Probes | None
+    call: TimedCall
+    rng: random.Random
+    samples: Samples
+    schedule: Schedule
+    turn_requests: int
+    # Measures a hop to a thread before each request; None for a stack that hands no work to threads.
+    hop: Callable[[Clock], float] | None
+    # Divide the requests by message.
+    by_message: bool
+    # Fixed work that is timed after each request of the split, if a budget needs it.
+    pieces: Pieces | None
+    turns: int = 0
+    # The log of the latest split request.
+    full_log: Sequence[int] = ()
 
-    def __init__(
-        self,
-        probes: Probes,
-        cpu_probes: Probes | None,
-        call: TimedCall,
-        rng: random.Random,
-        sent: Mapping[EntryIndex, int],
-        schedule: Schedule,
-        turn_requests: int,
-        hop: Callable[[Clock], float] | None = None,
-        *,
-        by_message: bool = False,
-    ) -> None:
-        self.probes = probes
-        self.cpu_probes = cpu_probes
-        self.schedule = schedule
-        self.turn_requests = turn_requests
-        self.hop = hop
-        self.by_message = by_message
-        self.call = call
-        self.clock = probes.clock
-        self.rng = rng
-        self.samples = Samples(probes.probed, sent)
-        self.ways: Ways = probes.stack.ways()
-        self.pieces: Pieces | None = None
-        self.turns = 0
-        # The log of the latest split request.
-        self.full_log: Sequence[int] = ()
+    def __post_init__(self) -> None:
+        self.clock = self.probes.clock
+        # Those that the requests of the split took.
+        self.ways: Ways = self.probes.stack.ways()
 
     async def look(self, requests: int, deadline: Deadline, wanted: Collection[Part] | None = None) -> None:
         """Make about as many requests as it takes to add `requests` to the split.

@@ -142,7 +142,7 @@ class Steps:
         def logged(callback: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
             """Return what is to be called, and its arguments."""
             if callback is stepped or callback is called or not self.on:
-                return (callback, *arguments)  # a method of the loop has called another one, or it is the end
+                return (callback, *arguments)  # a method of the loop has called another method, or it is the end
             task = _stepped_by(callback)
             if task is None:
                 return (called, _current(timeline), callback, *arguments)

@@ -32,7 +32,7 @@ def seam(app: object) -> Seam | None:
 
 
 def routes(app: object) -> Iterator[Route]:
-    """Yield the routes of the app's router, registered ones before the start, and those of its sub-routers."""
+    """Yield the routes of the app's router and its sub-routers, also what is only registered before the start."""
     waiting = [read(app, "router")]
     for router in waiting:
         waiting.extend(items(read(router, "_sub_routers")))
@@ -52,7 +52,7 @@ def _by_method(router: object) -> Iterator[tuple[object, object]]:
 
 
 def _routes(app: object) -> Iterator[object]:
-    """Yield the routes of all methods, and the one for requests that match no other."""
+    """Yield the routes of all methods, and the fallback route."""
     router = read(app, "router")
     yield from (route for _, route in _by_method(router))
     fallback = read(router, "_fallback")
@@ -61,7 +61,7 @@ def _routes(app: object) -> Iterator[object]:
 
 
 def _written(middleware: object, app: object) -> object:
-    """Return the middleware that the team wrote: BlackSheep wraps one that has parameters to inject."""
+    """Return the middleware that the team wrote: BlackSheep wraps a middleware that has parameters to inject."""
     binders = inner_codes(defined("blacksheep.server.normalization", "_get_middleware_async_binder"))
     if type(middleware) is FunctionType and middleware.__code__ in binders:
         middleware = cell(middleware, "method")

@@ -26,7 +26,7 @@ from typing import Any
 from ...errors import AppError, described
 from ...interpreter.identity import is_a
 from ...model.endpoint import FRAMEWORK, HANDLER, READ, RESPOND, ROUTING, SERIALIZE
-from ..callables import held_values, module_and_name
+from ..callables import held_values, module_and_name, reached
 from .gates import Gate, hooks_of_call
 from .reading import callee_of, cell, defined, entered, inner_codes, items, layers_of, mapped, read
 from .route import Route, parametrised, why_not
@@ -38,12 +38,10 @@ _LISTS = {
     "process_template_response": "_template_response_middleware",
     "process_exception": "_exception_middleware",
 }
-# Of these methods, the one that Django calls in each request.
+# The only one of these methods that Django calls in each request.
 _ALWAYS_CALLED = "process_view"
 # What MiddlewareMixin runs in a thread where the middleware is async.
 _MIXED_IN = ("process_request", "process_response")
-# The most objects of a middleware to look at for the next link.
-_MOST_HELD = 200
 # What makes a regular expression of a path.
 _SPECIAL = re.compile(r"[()\[\]*+?|\\^$]")
 
@@ -53,7 +51,7 @@ _RENDER = Gate(SERIALIZE, "django.template.response", ("SimpleTemplateResponse",
 GATES = (
     _ADAPTER,
     _RENDER,
-    # Without middlewares, and where the app is mounted in another one.
+    # Without middlewares, and where the app is mounted in another app.
     Gate(FRAMEWORK, "django.core.handlers.asgi", ("ASGIHandler", "__call__")),
     Gate(READ, "django.core.handlers.asgi", ("ASGIHandler", "read_body")),
     Gate(READ, "django.http.request", ("HttpRequest", "body", "fget")),
@@ -72,7 +70,7 @@ GATES = (
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A middleware of the chain: `link` is its `inner` function, `adapters` stand between it and the one outside it."""
+    """A middleware of the chain: `link` is its `inner` function, `adapters` stand between it and what is outside it."""
 
     callee: object
     link: FunctionType
@@ -84,7 +82,7 @@ class _Step:
 
     @property
     def name(self) -> str:
-        """The name that stands in `MIDDLEWARE`: that of a class, or of the function that made this one."""
+        """The name that stands in `MIDDLEWARE`: that of a class, or of the function that made this function."""
         if type(self.callee) is FunctionType:
             return self.callee.__code__.co_qualname.partition(".<locals>")[0].rpartition(".")[2]
         return type(self.callee).__name__
@@ -95,7 +93,7 @@ def seam(app: object) -> Seam | None:
     steps, endpoint = _walk(app)
     unread = None
     if steps and endpoint is None:
-        # The chain breaks off: what the last one does cannot be told from what is inside it.
+        # The chain breaks off: what the last middleware does cannot be told from what is inside it.
         endpoint = steps.pop()
         unread = endpoint.name
     calls: list[tuple[object, object]] = []
@@ -141,7 +139,7 @@ def _patterns(patterns: Iterable[Any], prefix: str) -> Iterator[Route]:
 
 
 def _of_regex(pattern: str) -> str:
-    """Return the text that a regular expression matches, if it is one, without its anchors."""
+    """Return the text of a regular expression without its anchors."""
     return pattern.removeprefix("^").removesuffix("$").replace(r"\Z", "")
 
 
@@ -166,21 +164,21 @@ def is_handler(app: object) -> bool:
 def view_hooks(match: object) -> Iterator[Hook]:
     """Yield the hooks of the view that `resolve_request` has found, and of what Django adapts for each request."""
     view, render = read(match, "func"), _RENDER.function
-    layer = FrameworkLayer(read(view, "view_class") or view, (), name=HANDLER)
-    key_of = _told_by(view, render)
+    layer = FrameworkLayer(read(view, "view_class") or view, name=HANDLER)
+    lead_of = _by_view(view, render)
     yield from hooks_of_call(view, layer)
-    yield from _ADAPTER.hooks(replace(layer, adapts=IN_THREAD), view, key_of)
+    yield from _ADAPTER.hooks(replace(layer, adapts=IN_THREAD), view, lead_of)
     if render is not None:
-        yield from _ADAPTER.hooks(FrameworkLayer(None, (), name=SERIALIZE), render, key_of)
+        yield from _ADAPTER.hooks(FrameworkLayer(None, name=SERIALIZE), render, lead_of)
 
 
-def _told_by(view: object, render: object) -> Callable[[Any], object]:
-    """Return what tells the adapters that Django makes for each request apart: the view, or `render`.
+def _by_view(view: object, render: object) -> Callable[[Any], object]:
+    """Return the key of the adapters that Django makes for each request: the view, or `render`.
 
-    Any other adapter is of a middleware, and is told by itself. This runs in timed requests.
+    Any other adapter is of a middleware, and its own key. This runs in timed requests.
     """
 
-    def told(adapter: Any) -> object:
+    def lead_of(adapter: Any) -> object:
         adapted = adapter.func
         if type(adapted) is MethodType and adapted.__func__ is render:
             return render
@@ -189,7 +187,7 @@ def _told_by(view: object, render: object) -> Callable[[Any], object]:
             adapted = adapted.__dict__.get("__wrapped__")
         return view if adapted is view else adapter
 
-    return told
+    return lead_of
 
 
 # ---- the chain ------------------------------------------------------------------------------------------------------
@@ -242,20 +240,14 @@ def _adapted(adapter: object) -> object:
 
 def _next_link(middleware: object) -> object:
     """Return the link that a middleware passes requests on to, wherever it keeps it; None if that is too far in."""
-    waiting, seen = [middleware], {id(middleware)}
-    for holder in waiting:
-        if _is_link(holder):
-            return holder
-        held = (*held_values(holder), *items(holder), *mapped(holder).values())
-        inside = [each for each in held if id(each) not in seen and not _leads_elsewhere(each)]
-        seen.update(map(id, inside))
-        waiting += inside[: _MOST_HELD - len(waiting)]
-    return None
+    return next(filter(_is_link, reached([middleware], _held)), None)
 
 
-def _leads_elsewhere(value: object) -> bool:
-    """Return whether what a value holds is of the whole program, or of another handler with a chain of its own."""
-    return is_a(value, type, ModuleType) or read(value, "_middleware_chain") is not None
+def _held(holder: object) -> Iterator[object]:
+    """Yield what an object holds, but what is of the whole program, or a handler that has a chain of its own."""
+    for value in (*held_values(holder), *items(holder), *mapped(holder).values()):
+        if not is_a(value, type, ModuleType) and read(value, "_middleware_chain") is None:
+            yield value
 
 
 # ---- what else belongs to a middleware ------------------------------------------------------------------------------

@@ -29,14 +29,14 @@ GATES = (
 
 
 def is_route(route: object) -> bool:
-    """Return whether a route is one of FastAPI's, with dependencies."""
+    """Return whether a route is of FastAPI, with dependencies."""
     return read(route, "dependant") is not None
 
 
 def stand_ins(arguments: Mapping[str, object]) -> Sequence[object]:
     """Return the values of the `dependency_overrides` with which `solve_dependencies` was called.
 
-    With one or more, FastAPI reads the signature of each dependency again before it calls itself for it.
+    With any, FastAPI reads the signature of each dependency again before it calls itself for it.
     """
     return tuple(mapped(read(arguments.get("dependency_overrides_provider"), "dependency_overrides")).values())
 
@@ -45,7 +45,7 @@ def dependency_hooks(arguments: Mapping[str, object]) -> Iterator[Hook]:
     """Yield the hooks of the dependency for which `solve_dependencies` was called with these arguments."""
     call = read(arguments.get("dependant"), "call")
     if call is not None:
-        yield from hooks_of_callable(call, FrameworkLayer(call, ()))
+        yield from hooks_of_callable(call, FrameworkLayer(call))
 
 
 def returns_text(arguments: Mapping[str, object]) -> bool:

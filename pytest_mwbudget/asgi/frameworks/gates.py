@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from types import AsyncGeneratorType, CodeType, FunctionType, MethodType
 from typing import Any
 
-from ..callables import functions_called, is_function
+from ..callables import functions_called
 from .reading import defined, entered
-from .seam import FrameworkLayer, Hook, Seam
+from .seam import FrameworkLayer, Hook, Seam, hooks_into
 
 # The seam of all parts of endpoints.
 INSIDE = Seam(())
@@ -49,16 +49,18 @@ class Gate:
         return function if type(function) is FunctionType else None
 
     def hooks(
-        self, layer: FrameworkLayer, instance: object = None, key_of: Callable[[Any], object] | None = None
+        self, layer: FrameworkLayer, instance: object = None, lead_of: Callable[[Any], object] | None = None
     ) -> Iterator[Hook]:
         """Yield the hook of the function, none if the framework does not have it."""
         if (function := self.function) is not None:
-            yield hook(function, instance, layer, key_of)
+            yield hook(function, instance, layer, lead_of)
 
 
-def hook(function: Any, instance: object, layer: FrameworkLayer, key_of: Callable[[Any], object] | None = None) -> Hook:
+def hook(
+    function: Any, instance: object, layer: FrameworkLayer, lead_of: Callable[[Any], object] | None = None
+) -> Hook:
     """Return the hook of a part."""
-    return Hook(function, instance, layer, INSIDE, key_of, part=True)
+    return Hook(function, instance, layer, INSIDE, lead_of=lead_of, part=True)
 
 
 def hooks_of_callable(call: object, layer: FrameworkLayer) -> Iterator[Hook]:
@@ -81,18 +83,14 @@ def hooks_of_callable(call: object, layer: FrameworkLayer) -> Iterator[Hook]:
 
 
 def generator_of(call: object) -> CodeType | None:
-    """Return the code of a generator function, also of one in a decorator, None for any other callable."""
+    """Return the code of a generator function, also if it is in a decorator, None for any other callable."""
     codes = (function.__code__ for function in functions_called(entered(call)))
     return next((code for code in codes if code.co_flags & GENERATORS), None)
 
 
 def hooks_of_call(call: object, layer: FrameworkLayer) -> Iterator[Hook]:
     """Yield the hook of a callable that a framework calls itself."""
-    target = entered(call)
-    function = next(functions_called(target), None)
-    if function is not None:
-        instance = target.__self__ if type(target) is MethodType else target
-        yield hook(function, None if is_function(target) else instance, layer)
+    yield from hooks_into(entered(call), layer, INSIDE, part=True)
 
 
 def in_thread(call: object, layer: FrameworkLayer) -> Iterator[Hook]:
@@ -105,10 +103,10 @@ def in_thread(call: object, layer: FrameworkLayer) -> Iterator[Hook]:
 def _lasting(view: Any) -> Callable[[Any], object]:
     """Return what tells callables apart: themselves; of a `view`, which is made for each request, the function."""
 
-    def told(call: Any) -> object:
+    def lead_of(call: Any) -> object:
         return call.__func__ if type(call) is MethodType and view in type(call.__self__).__mro__ else call
 
-    return told
+    return lead_of
 
 
 def hooks_of_method(method: object, layer: FrameworkLayer) -> Iterator[Hook]:

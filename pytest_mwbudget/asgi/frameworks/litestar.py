@@ -91,7 +91,7 @@ def dependency_hooks(arguments: Mapping[str, object]) -> Iterator[Hook]:
             yield from RESOLVE.hooks(layer, dependency)
             if (code := generator_of(call)) is not None:
                 yield from CLOSE.hooks(layer, code, _closed)
-    yield from CLOSE.hooks(FrameworkLayer(None, (), name=VALIDATE), _SEVERAL, _closed)
+    yield from CLOSE.hooks(FrameworkLayer(None, name=VALIDATE), _SEVERAL, _closed)
 
 
 def _closed(group: Any) -> object:
@@ -109,4 +109,4 @@ def _layer(call: object, name: str | None = None) -> FrameworkLayer:
     """Return the layer of a callable of the app, which Litestar wraps to run it in a thread."""
     in_thread = type(call) is defined("litestar.utils.sync", "AsyncCallable")
     callee = read(call, "func") if in_thread else call
-    return FrameworkLayer(callee, (), IN_THREAD if in_thread else None, name)
+    return FrameworkLayer(callee, adapts=IN_THREAD if in_thread else None, name=name)

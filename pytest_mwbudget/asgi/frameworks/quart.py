@@ -41,7 +41,7 @@ def seam(app: object) -> Seam | None:
 
 
 def _functions(app: object) -> Iterator[tuple[str, object]]:
-    """Yield the functions with the name of their stage, those of an outer blueprint before those of one inside it."""
+    """Yield the functions with the name of their stage, those of an outer blueprint before inner ones."""
     tables = {stage: mapped(read(app, stage)) for stage in _STAGES}
     tables[_FOR_THE_APP_ONLY] = {None: read(app, _FOR_THE_APP_ONLY)}
     scopes = {scope: None for table in tables.values() for scope in table}

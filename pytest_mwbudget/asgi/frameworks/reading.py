@@ -37,7 +37,7 @@ def items(value: object) -> Sequence[object]:
 
 
 def mapped(value: object) -> Mapping[object, object]:
-    """Return a dict as it is, an empty one for anything else. Look keys up with `get`: it may be a defaultdict."""
+    """Return a dict as it is, an empty dict for anything else. Look keys up with `get`: it may be a defaultdict."""
     return value if is_a(value, dict) else {}  # type: ignore[return-value]
 
 
@@ -54,7 +54,7 @@ def inner_codes(maker: object) -> tuple[CodeType, ...]:
 
 
 def cell(function: FunctionType, name: str) -> object:
-    """Return what a function's cell holds, None for an empty or missing one."""
+    """Return what a function's cell holds, None for an empty or missing cell."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     try:
         return cells[name].cell_contents
@@ -108,7 +108,7 @@ def layers_of(
 
 
 def _own_name(callee: object) -> str | None:
-    """Return a name for a function that another one has made, None for any other callee."""
+    """Return a name for a function that another function has made, None for any other callee."""
     if type(callee) is not FunctionType or ".<locals>" not in callee.__code__.co_qualname:
         return None
     name = callee.__code__.co_qualname.replace(".<locals>", "")

@@ -32,13 +32,13 @@ def handler_hooks(scope: Mapping[str, object]) -> Iterator[Hook]:
     """Yield the hooks of the callable that answers a request, by the scope that Starlette's router has completed."""
     endpoint = scope["endpoint"]
     if not is_a(endpoint, type):
-        yield from hooks_of_callable(endpoint, FrameworkLayer(endpoint, (), name=HANDLER))
+        yield from hooks_of_callable(endpoint, FrameworkLayer(endpoint, name=HANDLER))
         return
     method = str(scope.get("method")).lower()
     names = (method, *(("get",) if method == "head" else ()), "method_not_allowed")
     for name in names:
         function = static(endpoint, name)
-        layer = FrameworkLayer(function, (), name=HANDLER)
+        layer = FrameworkLayer(function, name=HANDLER)
         if hooks := list(hooks_of_method(function, layer)):
             yield from hooks
             return
