@@ -310,7 +310,7 @@ def test_delayed_requests_show_counts_that_depend_on_a_measured_time(
         app.now_s += seconds
 
     monkeypatch.setattr(attribution, "sleep", sleep)
-    measurement = counted(app, settings=replace(COUNT_ONLY, delayed=delayed))
+    measurement = counted(app, schedule=Schedule(), settings=replace(COUNT_ONLY, delayed=delayed))
     tasks = counts(measurement, "ByTime").tasks
     assert (tasks.count, tasks.low, tasks.high) == (0, 0, most)
     assert counts(measurement, "Noop").tasks.exact

@@ -42,7 +42,7 @@ from pytest_mwbudget.report.markdown import render as markdown
 from pytest_mwbudget.report.terminal import failure, table
 from pytest_mwbudget.report.view import view
 
-from .apps import FAST, FAST_SCHEDULE, LEAN, Noop, Scheduled, hello, measured, needs, respond, stack_of
+from .apps import FAST_SCHEDULE, Noop, hello, measured, needs, respond, run_inside, stack_of
 from .endpoints import app, cost, costs, nothing, spin, work
 from .readings import near, readings
 from .test_truth_exact import calls
@@ -881,10 +881,9 @@ def test_a_marker_can_bound_the_parts(pytester: pytest.Pytester, marker: str, sa
     pytester.makepyfile(
         test_shop=f"{SHOP}\n\n@pytest.mark.mw_budget({marker})\ndef test_it(mw_budget):\n    mw_budget.get('/orders')\n"
     )
-    result = pytester.inline_run("--mw-budget", *LEAN, plugins=[Scheduled(**FAST)])
-    assert result.countoutcomes() == [0, 0, 1]
-    (failed,) = result.getfailures()
-    pytest.LineMatcher(str(failed.longrepr).splitlines()).fnmatch_lines([said])
+    result = run_inside(pytester, "--mw-budget")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([said])
 
 
 def test_lines_of_the_configuration_can_bound_the_parts(pytester: pytest.Pytester) -> None:
@@ -892,8 +891,8 @@ def test_lines_of_the_configuration_can_bound_the_parts(pytester: pytest.Pyteste
         "[pytest]\nmw_budget_endpoint =\n    test_shop:get_db = us: 20_000, tasks: 0\n    serialize = 9000\n"
     )
     pytester.makepyfile(test_shop=f"{SHOP}\n\ndef test_it(mw_budget):\n    mw_budget.get('/orders')\n")
-    result = pytester.inline_run("--mw-budget", *LEAN, plugins=[Scheduled(**FAST)])
-    assert result.countoutcomes() == [1, 0, 0]
+    result = run_inside(pytester, "--mw-budget")
+    result.assert_outcomes(passed=1)
 
 
 def test_parts_are_measured_only_if_somebody_reads_them(pytester: pytest.Pytester) -> None:
@@ -907,8 +906,8 @@ def test_it(mw_budget, pytestconfig):
 """
     )
     for verbose in ((), ("-v",)):
-        result = pytester.inline_run("--mw-budget", *verbose, *LEAN, plugins=[Scheduled(**FAST)])
-        assert result.countoutcomes() == [1, 0, 0]
+        result = run_inside(pytester, "--mw-budget", *verbose)
+        result.assert_outcomes(passed=1)
 
 
 def test_a_budget_may_be_of_another_request_of_the_test(pytester: pytest.Pytester) -> None:
@@ -936,8 +935,8 @@ def test_none():
     TestClient(app).get("/bare")
 """
     )
-    result = pytester.inline_run("--mw-budget", *LEAN, plugins=[Scheduled(**FAST)])
-    assert result.countoutcomes() == [1, 0, 1]
+    result = run_inside(pytester, "--mw-budget")
+    result.assert_outcomes(passed=1, failed=1)
 
 
 def test_the_page_and_markdown_have_the_parts(counted: Measurement) -> None:

@@ -27,7 +27,7 @@ from pytest_mwbudget.report.view import view
 from pytest_mwbudget.timing.schedule import Schedule
 from pytest_mwbudget.timing.trend import Served, served
 
-from .apps import FAST, LEAN, Noop, hello, measured, needs
+from .apps import FAST, Noop, hello, measured, needs, run_inside
 from .readings import never, readings
 from .test_engine import SCHEDULE, Costly, FakeClock, Server
 from .test_report_schema import misfits
@@ -320,7 +320,7 @@ def test_no_growth_is_said_once() -> None:
 
 def test_the_option_is_a_switch(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_nothing(): pass")
-    assert pytester.runpytest_inprocess(*LEAN, "--mw-budget-trend", "test_the_option_is_a_switch.py").ret == 0
+    assert run_inside(pytester, "--mw-budget-trend").ret == 0
 
 
 # ---- live -----------------------------------------------------------------------------------------------------------
