@@ -127,7 +127,17 @@ class Silent(BaseHTTPMiddleware):
 
 
 # All shorter than the default: on a fake clock the first request of an app is as quick as the last.
-SCHEDULE = Schedule(warm_calls=100, brief_warm_calls=20, precision_time_s=0.5, failure_time_s=0.3, watched_time_s=1.5)
+SCHEDULE = Schedule(
+    warm_calls=20,
+    brief_warm_calls=10,
+    counted_requests=5,
+    uncounted_requests=2,
+    settle_calls=4,
+    most_first=64,
+    precision_time_s=0.5,
+    failure_time_s=0.3,
+    watched_time_s=1.5,
+)
 # As precise as the default, for tests of precision.
 PRECISE = replace(SCHEDULE, precision_time_s=2.0, failure_time_s=1.0)
 # For tests that need every kind of request, but not many of a kind.
@@ -142,7 +152,7 @@ class Server:
 
     clock: FakeClock = field(default_factory=FakeClock)
     # Each request costs real time. With a slower endpoint, fewer requests use up the time limits of the fake clock.
-    endpoint_us: float = 2000.0
+    endpoint_us: float = 4000.0
     cpu_clock: FakeClock | None = None
     # A well-known machine, whose known speed is slower than any reading.
     machine: Machine = field(default_factory=lambda: Machine(known_ns=1e9))
@@ -600,7 +610,7 @@ def test_a_layer_without_which_the_inside_does_something_else_is_measured_in_pla
     budget_us: float, verdict: Verdict
 ) -> None:
     """`Work` works only for a tenant, so a request without `Tenant` is shorter by the cost of both."""
-    server = Server()
+    server = Server(endpoint_us=2000)
     measurement = server.measure(
         [Middleware(Tenant, clock=server.clock, us=50), Middleware(Work, clock=server.clock)],
         budgets=Budgets(layers={"Tenant": {"us": budget_us}, "Work": {"us": 300}}),
@@ -771,7 +781,7 @@ def test_an_app_that_stops_answering_when_it_is_called_again_is_an_error(calls_a
         await hello(scope, receive, send)
 
     with pytest.raises(MeasurementError, match=r"stopped answering when it was called again: .* within 0\.2 s"):
-        counted(Noop(app), {"tasks": 0}, startup_timeout_s=0.2)
+        counted(Noop(app), {"tasks": 0}, schedule=Schedule(), startup_timeout_s=0.2)
 
 
 @pytest.mark.parametrize("measuring", [True, False])
@@ -815,7 +825,7 @@ def test_an_app_that_stops_answering_while_it_is_timed_is_an_error() -> None:
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_a_task_layer_is_the_same_for_every_method(method: str) -> None:
-    server = Server(endpoint_us=500)
+    server = Server()
     measurement = server.measure(
         [Middleware(Silent, clock=server.clock, us=400)], method=method, budgets=Budgets(layers={"Silent": {"us": 200}})
     )
@@ -956,7 +966,7 @@ def test_a_total_is_judged_where_no_probe_can_stand() -> None:
     clock = FakeClock()
     app = indistinct(Costly(hello, clock, before=600))
     for total_us, verdict in ((1000, "pass"), (300, "fail")):
-        measurement = counted(app, None, clock, SCHEDULE, budgets=Budgets(total_us=total_us), max_time_s=2)
+        measurement = counted(app, None, clock, budgets=Budgets(total_us=total_us), max_time_s=2)
         assert measurement.total.verdict == verdict
 
 
@@ -1280,7 +1290,7 @@ def counted(
 ) -> Measurement:
     """Measure an app without a framework; `bounds` are the default budget."""
     budgets = {"budgets": Budgets(bounds)} if bounds else {}
-    environment = Environment(clock or FakeClock(), None, random.Random(7), Machine(), schedule=schedule or Schedule())
+    environment = Environment(clock or FakeClock(), None, random.Random(7), Machine(), schedule=schedule or SCHEDULE)
     request = build_request("GET", "/", {})
     return asyncio.run(measure(app, request, Settings(**{"lifespan": False} | budgets | settings), environment))
 
@@ -1312,7 +1322,7 @@ def test_when_every_budget_is_a_count_nothing_is_timed() -> None:
         assert set(report.judged) == {"tasks"}
     assert count(measurement, "Spawner", "tasks") == 3
     assert measurement.ledger is not None
-    assert measurement.ledger.requests == 21
+    assert measurement.ledger.requests == SCHEDULE.counted_requests
     # Nearly all requests are warm-up.
     assert server.requests < 150
 
@@ -1438,10 +1448,10 @@ def test_a_layer_fails_for_a_count_only_if_it_is_too_much_for_all_that_is_measur
 def test_a_layer_that_is_merged_is_within_a_time_when_both_together_are() -> None:
     clock = FakeClock()
     app = Costly(indistinct(Costly(hello, clock, before=30)), clock, before=20)
-    within = counted(app, {"us": 25, "busy_us": 25}, clock, SCHEDULE, max_time_s=0.05)
+    within = counted(app, {"us": 25, "busy_us": 25}, clock, max_time_s=0.02)
     assert merged_layer(within).us is None
     assert [report.verdict for report in within.layers] == ["pass", "pass", "fail"]
-    above = counted(app, {"us": 9}, clock, SCHEDULE, max_time_s=0.05)
+    above = counted(app, {"us": 9}, clock, max_time_s=0.02)
     assert [report.verdict for report in above.layers] == ["fail", "undecided", "fail"]
     assert "it is measured together with Costly#1" in reason(merged_layer(above))
 
@@ -1449,10 +1459,10 @@ def test_a_layer_that_is_merged_is_within_a_time_when_both_together_are() -> Non
 def test_a_layer_fails_for_a_time_only_if_it_is_too_much_for_all_that_is_measured_with_it() -> None:
     clock = FakeClock()
     app = Costly(indistinct(Costly(hello, clock, before=30)), clock, before=20)
-    between = counted(app, {"us": 15}, clock, SCHEDULE, max_time_s=0.05)
+    between = counted(app, {"us": 15}, clock, max_time_s=0.02)
     assert [report.verdict for report in between.layers] == ["undecided", "undecided", "fail"]
     assert f"{merged_layer(between).name} is measured together with it" in reason(between.layer("Costly#1"))
-    alone = counted(app, None, clock, SCHEDULE, budgets=Budgets(layers={"Costly#1": {"us": 9}}), max_time_s=0.05)
+    alone = counted(app, None, clock, budgets=Budgets(layers={"Costly#1": {"us": 9}}), max_time_s=0.02)
     assert [report.verdict for report in alone.layers] == ["undecided", None, None]
 
 
@@ -1548,14 +1558,14 @@ def test_an_app_that_stops_answering_while_it_is_counted_is_an_error() -> None:
         MeasurementError,
         match=r"while it was counted: a request .* within 0\.2 s; .* it waited at .*app \(.*inside Noop",
     ):
-        counted(Noop(app), {"tasks": 0}, startup_timeout_s=0.2)
+        counted(Noop(app), {"tasks": 0}, schedule=Schedule(), startup_timeout_s=0.2)
     assert calls < 135
 
 
 def test_the_app_is_as_it_was_after_a_request_that_fails_while_it_is_counted() -> None:
     codes = Noop.__call__.__code__, hello.__code__, RateLimit.__call__.__code__
     with pytest.raises(ResponseError, match="call 116 answered 429"):
-        counted(Noop(RateLimit(hello, 115)), {"tasks": 0})
+        counted(Noop(RateLimit(hello, 115)), {"tasks": 0}, schedule=Schedule())
     assert (Noop.__call__.__code__, hello.__code__, RateLimit.__call__.__code__) == codes
     assert counted(Noop(hello), {"tasks": 0}).verdict == "pass"
 
