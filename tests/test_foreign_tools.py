@@ -346,7 +346,6 @@ def test_without_the_extension_a_tool_of_another_thread_is_told_and_nothing_meas
     finally:
         in_thread(pool, sys.settrace, None)
     assert (measurement.books, measurement.effort, measurement.floor_us) == (None, None, None)
-    assert measurement.ledger is not None
     assert measurement.ledger.total.objects is None
     judged = measurement.layer("Noop").judged
     assert {quantity: one.verdict for quantity, one in judged.items()} == {

@@ -566,44 +566,38 @@ def test_a_marker_on_a_module_is_for_its_tests_that_take_the_fixture(shop: pytes
     run(shop, "--mw-budget").assert_outcomes(passed=2)
 
 
-def test_the_fixture_can_be_asked_for_at_run_time(with_task: pytest.Pytester) -> None:
-    with_task.makepyfile(
-        """
-        import pytest
-
-
-        @pytest.mark.mw_budget(tasks=0)
-        def test_it(request):
-            request.getfixturevalue("mw_budget").get("/health")
-        """
-    )
+@pytest.mark.parametrize(("marker", "ini"), [("@pytest.mark.mw_budget(tasks=0)", ""), ("", "mw_budget_tasks = 0")])
+def test_the_fixture_can_be_asked_for_at_run_time(with_task: pytest.Pytester, marker: str, ini: str) -> None:
+    with_task.makeini(f"[pytest]\n{ini}\n")
+    asks = "def test_it(request):\n    request.getfixturevalue('mw_budget').get('/health')\n"
+    with_task.makepyfile(f"import pytest\n\n{marker}\n{asks}")
     run(with_task, *UNDRAWN).assert_outcomes(failed=1)
 
 
-def test_an_unmarked_test_that_asks_for_the_fixture_at_run_time_is_judged(with_task: pytest.Pytester) -> None:
-    with_task.makeini("[pytest]\nmw_budget_tasks = 0\n")
-    with_task.makepyfile("def test_it(request):\n    request.getfixturevalue('mw_budget').get('/health')\n")
-    run(with_task, *UNDRAWN).assert_outcomes(failed=1)
-
-
-def test_a_fixture_that_asks_for_it_at_run_time_is_explained_without_enforcement(shop: pytest.Pytester) -> None:
+def test_a_request_in_another_fixture_is_explained_without_enforcement(shop: pytest.Pytester) -> None:
     shop.makepyfile(
         """
         import pytest
-
 
         @pytest.fixture
         def client(request):
             return request.getfixturevalue("mw_budget")
 
+        @pytest.fixture
+        def prepared(mw_budget):
+            return mw_budget.get("/missing")
 
-        def test_it(client):
+        def test_asks(client):
             client.get("/missing")
+
+        def test_prepared(prepared):
+            pass
         """
     )
     result = run(shop)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["GET /missing answered 404; nothing was measured.*"])
+    result.assert_outcomes(failed=1, errors=1)
+    why = "GET /missing answered 404; nothing was measured.*"
+    result.stdout.fnmatch_lines(["*_ ERROR at setup of test_prepared _*", why, "*_ test_asks _*", why])
     result.stdout.no_fnmatch_line("*pytest_mwbudget/*")
 
 
@@ -632,27 +626,6 @@ def pytest_runtest_makereport(call):
     result = run(with_task, *UNDRAWN)
     result.assert_outcomes(skipped=1)
     assert result.ret == 0
-
-
-def test_a_request_in_another_fixture_is_explained_as_well(shop: pytest.Pytester) -> None:
-    shop.makepyfile(
-        """
-        import pytest
-
-
-        @pytest.fixture
-        def prepared(mw_budget):
-            return mw_budget.get("/missing")
-
-
-        def test_it(prepared):
-            pass
-        """
-    )
-    result = run(shop)
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["GET /missing answered 404; nothing was measured.*"])
-    result.stdout.no_fnmatch_line("*pytest_mwbudget/*")
 
 
 NOT_ENTERED = """
@@ -929,7 +902,6 @@ def test_a_layer_that_spawns_a_task_fails_a_budget_of_none_and_passes_as_the_fai
     result.stdout.no_fnmatch_line("*pytest_mwbudget/*")
     assert annotations(result) == []  # this is no job of GitHub Actions
     suggested = re.search(r"set\s+(layers=\{.*?\}\})", result.stdout.str(), re.DOTALL)
-    assert suggested is not None
     with_task.makepyfile(marked(f"tasks=0, {' '.join(suggested[1].split())}"))
     run(with_task, "--mw-budget").assert_outcomes(passed=1)
 

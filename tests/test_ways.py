@@ -234,7 +234,6 @@ def test_counts_are_of_requests_of_one_way(loop: LoopName, first: int) -> None:
     assert verdicts(measurement) == {"Noop": "pass", "Cache": "pass", "Spawning": "fail"}
     assert "Cache does not enter Spawning" in way(measurement)
     spawning = measurement.layer("Spawning").counts
-    assert spawning is not None
     assert spawning.tasks.exact
 
 
@@ -304,7 +303,6 @@ def test_no_layer_is_left_out_where_requests_take_different_ways() -> None:
     layers = [Middleware(Silent, clock=server.clock, us=100), Middleware(Cache), Middleware(Costly, server.clock, 200)]
     measurement = server.measure(layers, budgets=Budgets({"us": 50}))
     silent = measurement.layer("Silent").us
-    assert silent is not None
     assert silent.low <= 100 <= silent.high
     assert us(measurement, "Costly") == pytest.approx(200, abs=0.01)
     assert [verdicts(measurement)[name] for name in ("Silent", "Cache", "Costly")] == ["fail", "pass", "fail"]
