@@ -6,10 +6,11 @@ import asyncio
 import functools
 import gc
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import import_module
 from types import FunctionType
 from typing import Any
 
@@ -107,13 +108,17 @@ class Scheduled:
 # A schedule for budgets far from the true cost: the app need not be warm, and the first figures are enough. A failure
 # counts once two looks in a row agree. A saving has an interval from five rounds on, a wide one that contradicts less.
 FAST = {
-    "warm_ns": 10_000_000,
-    "brief_warm_calls": 20,
-    "brief_warm_ns": 10_000_000,
-    "uncounted_requests": 3,
-    "settle_calls": 8,
+    "warm_ns": 5_000_000,
+    "brief_warm_calls": 10,
+    "brief_warm_ns": 5_000_000,
+    "uncounted_requests": 2,
+    "counted_requests": 5,
+    "settle_calls": 4,
     "settle_ns": 2_000_000,
     "first_look_ns": 10_000_000,
+    "fewest_first": 32,
+    "fewest_of_turn": 16,
+    "fewest_of_leg": 16,
     "failure_time_s": 0.05,
     "watched_time_s": 0.05,
     "precision_time_s": 0.1,
@@ -126,6 +131,26 @@ FAST = {
 
 
 FAST_SCHEDULE = Schedule(**FAST)
+
+
+QUICKLY = Scheduled(**FAST)
+# Plugins of pytest that no inner run needs.
+UNUSED = ("cacheprovider", "doctest", "faulthandler", "legacypath", "pastebin", "setuponly", "setupplan", "stepwise")
+ASYNCIO, ANYIO = "pytest_asyncio.plugin", "anyio.pytest_plugin"
+
+
+def run_inside(
+    pytester: pytest.Pytester, *arguments: str, plugins: Sequence[object] = (QUICKLY,), using: Sequence[str] = ()
+) -> pytest.RunResult:
+    """Run pytest in this process, with the package, these plugins, and the installed plugins in the modules `using`."""
+    options = ["--assert=plain", *(word for name in UNUSED for word in ("-p", f"no:{name}"))]
+    if ASYNCIO in using:
+        options += ["-o", "asyncio_default_fixture_loop_scope=function"]
+    installed = [import_module(name) for name in ("pytest_mwbudget.plugin", *using)]
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        # The search for plugins reads the metadata of every installed package.
+        monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        return pytester.runpytest_inprocess(*options, *arguments, plugins=[*installed, *plugins])
 
 
 def alone(monkeypatch: pytest.MonkeyPatch, *plugins: str) -> list[str]:
@@ -146,10 +171,10 @@ async def measured_async(
 
     `max_time_s` limits only the time for precision: a busy machine may take longer until all figures are known.
     """
-    settings = {"max_time_s": 0.3, "startup_timeout_s": 10.0} | options.pop("settings", {})
+    settings = {"max_time_s": 0.1, "startup_timeout_s": 10.0} | options.pop("settings", {})
     inside = options.pop("inside", False)
     request = build_request(method, url, options)
-    schedule = schedule or Schedule(precision_time_s=settings["max_time_s"], executed_ns=EXECUTED_NS)
+    schedule = schedule or replace(FAST_SCHEDULE, precision_time_s=settings["max_time_s"])
     chosen = Settings(**settings | {"max_time_s": MOST_S})
     return await _measure(app, request, chosen, Environment(rng=random.Random(7), schedule=schedule, inside=inside))
 
@@ -167,12 +192,24 @@ def needs(*quantities: CountedQuantity) -> pytest.MarkDecorator:
     return pytest.mark.skipif(bool(reasons), reason="; ".join(reasons))
 
 
+def _functions() -> list[FunctionType]:
+    """Return the functions that are not frozen."""
+    return [function for function in gc.get_objects() if type(function) is FunctionType]
+
+
+@functools.cache
+def frozen_functions() -> list[FunctionType]:
+    """Return the frozen functions, which `get_objects` leaves out. The cache is cleared when others are frozen."""
+    gc.unfreeze()
+    functions = _functions()
+    gc.freeze()
+    return functions
+
+
 @contextmanager
 def unchanged_code() -> Iterator[None]:
     """Fail if a function that exists now has another code object at the end of the block."""
-    gc.unfreeze()  # get_objects() leaves out frozen objects
-    functions = [one for one in gc.get_objects() if type(one) is FunctionType]
-    gc.freeze()
+    functions = [*frozen_functions(), *_functions()]
     codes = [function.__code__ for function in functions]
     try:
         yield

@@ -16,6 +16,7 @@ import pytest
 
 import pytest_mwbudget
 
+from .apps import frozen_functions
 from .readings import repeated
 
 pytest_plugins = ["pytester", "tests.browser"]
@@ -49,7 +50,9 @@ def a_small_heap() -> Iterator[None]:
     """Freeze the objects of the test run: a measurement looks at every object that is not frozen."""
     gc.collect()
     gc.freeze()
+    frozen_functions.cache_clear()
     yield
+    frozen_functions.cache_clear()
     gc.unfreeze()
 
 

@@ -20,7 +20,7 @@ from pytest_mwbudget.model.endpoint import Observed
 from pytest_mwbudget.report import advice
 from pytest_mwbudget.report.advice import advise
 
-from .apps import FAST, LEAN, Noop, Scheduled, hello, measured, needs, respond, stack_of
+from .apps import FAST, Noop, Scheduled, hello, measured, needs, respond, run_inside, stack_of
 from .readings import BusyError, never, readings
 from .test_report_schema import misfits
 
@@ -414,10 +414,9 @@ TEXTS = {
 def advised(pytester: pytest.Pytester, spin_us: int = 0, **schedule: float) -> dict[str, dict[str, str]]:
     """Return the texts of the advice by rule, for each test of an inner run."""
     pytester.makepyfile(shop=SHOP.replace("SPIN_US = 0", f"SPIN_US = {spin_us}"), test_shop=TESTS)
-    options = ("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, "--mw-budget", "-v", "--mw-budget-json=mw.json")
     changes: dict[str, Any] = FAST | {"savings_share": 0.0, "parts_time_s": 0.05, "precision_time_s": 0.05}
-    changes |= {"counted_requests": 5} | schedule
-    result = pytester.runpytest_inprocess(*options, plugins=[Scheduled(**changes)])
+    changes |= schedule
+    result = run_inside(pytester, "--mw-budget", "-v", "--mw-budget-json=mw.json", plugins=[Scheduled(**changes)])
     result.assert_outcomes(passed=9)
     document: Any = json.loads((pytester.path / "mw.json").read_text(encoding="utf-8"))
     assert misfits(document) == []

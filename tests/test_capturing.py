@@ -9,7 +9,7 @@ import pytest
 
 import pytest_mwbudget.session.captured_output
 
-from .apps import LEAN, needs
+from .apps import needs, run_inside
 
 APP = """
 import logging
@@ -77,8 +77,7 @@ def talking(pytester: pytest.Pytester) -> pytest.Pytester:
 def run(pytester: pytest.Pytester, tests: str, *options: str) -> pytest.RunResult:
     """Run tests, each with about 130 requests, on a busy machine at least 31."""
     pytester.makepyfile(HEAD + tests)
-    quiet = ("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN)
-    return pytester.runpytest_inprocess(*quiet, "--mw-budget", *options)
+    return run_inside(pytester, "--mw-budget", *options, plugins=[])
 
 
 OF_ITS_REQUEST = r"""

@@ -9,7 +9,7 @@ import starlette.middleware.base
 import starlette.middleware.cors
 import starlette.middleware.gzip  # noqa: F401
 
-from .apps import LEAN, Scheduled
+from .apps import Scheduled, run_inside
 from .readings import readings
 
 pytestmark = [pytest.mark.live, pytest.mark.once]
@@ -98,9 +98,8 @@ def calls(project: pytest.Pytester, keywords: str, *arguments: str, tests: int =
     project.makepyfile(TESTS.format(keywords=keywords, tests=tests))
     (project.path / "calls.txt").unlink(missing_ok=True)
     # Without the cache the speed of the machine is unknown, as in a first run.
-    options = ("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, "--mw-budget", *arguments)
     notes = Notes()
-    result = project.runpytest_inprocess(*options, plugins=[Scheduled(**SCHEDULE), notes])
+    result = run_inside(project, "--mw-budget", *arguments, plugins=[Scheduled(**SCHEDULE), notes])
     result.assert_outcomes(passed=tests)
     notes.lines = result.stdout
     return notes, [int(line) for line in (project.path / "calls.txt").read_text().split()]

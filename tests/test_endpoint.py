@@ -42,7 +42,7 @@ from pytest_mwbudget.report.terminal import failure, table
 from pytest_mwbudget.report.view import view
 from pytest_mwbudget.storage import codec
 
-from .apps import FAST, FAST_SCHEDULE, LEAN, Noop, Scheduled, hello, measured, needs, respond, stack_of
+from .apps import FAST_SCHEDULE, Noop, hello, measured, needs, respond, run_inside, stack_of
 from .canned import one_run
 from .endpoints import app, cost, costs, nothing, spin, work
 from .readings import near, readings
@@ -190,7 +190,6 @@ def test_a_decorated_dependency_has_the_name_of_its_function(dependency: Any, na
 
     (layer,) = [layer for _, layer in stack_of(app).parts if layer.kind == "dependency"]
     assert (layer.name, layer.adapts is not None) == (f"{__name__}:{name}", sync)
-    assert layer.origin is not None
     assert layer.origin.own
 
 
@@ -310,7 +309,6 @@ def test_a_release_whose_functions_have_moved_closes_the_endpoint(
 ) -> None:
     monkeypatch.setitem(GATES, "fastapi", (gate,))
     found = measured(app, inside=True, url="/ready", settings={"timed": False})
-    assert found.endpoint is not None
     assert found.endpoint.closed is not None
     assert why in found.endpoint.closed
     assert not found.endpoint.parts
@@ -335,8 +333,6 @@ def test_an_app_that_cannot_be_read_closes_the_endpoint(monkeypatch: pytest.Monk
 )
 def test_what_the_handler_returns_is_converted_or_sent(app: Any, url: str, converts: bool) -> None:
     found = measured(app, inside=True, url=url, settings={"timed": False})
-    assert found.endpoint is not None
-    assert found.endpoint.observed is not None
     assert found.endpoint.observed.converts == converts
 
 
@@ -393,7 +389,6 @@ def calls_of(first: Any, second: Any) -> list[int]:
     async def home(first: object = first, second: object = second) -> None: ...
 
     observed = stack_of(app).observed
-    assert observed is not None
     return [*observed.calls.values()]
 
 
@@ -439,7 +434,6 @@ def test_a_route_that_is_entered_twice_solves_its_dependencies_twice() -> None:
     async def home() -> None: ...
 
     observed = stack_of(Twice(app)).observed
-    assert observed is not None
     assert observed.calls == {}
 
 
@@ -460,7 +454,6 @@ def rebuilt(app: FastAPI) -> tuple[int, int, int]:
         stack = stack_of(app)
         patch.setattr(dependencies, "get_dependant", counting)
         TestClient(app).get("/")
-    assert stack.observed is not None
     return stack.observed.overrides, stack.observed.rebuilt, len(again)
 
 
@@ -483,7 +476,6 @@ def test_dependencies_that_overrides_rebuild_are_counted() -> None:
 
 
 def number(counts: Counts | None, quantity: CountedQuantity) -> int:
-    assert counts is not None
     count = counts.of(quantity)
     assert count is not None, counts.why
     assert count.exact
@@ -501,8 +493,6 @@ def counted() -> Measurement:
     ["tasks", "threads", *(pytest.param(one, marks=needs(one)) for one in ("objects", *EXECUTED))],
 )
 def test_the_parts_add_up_to_the_endpoint(quantity: CountedQuantity, counted: Measurement) -> None:
-    assert counted.endpoint is not None
-    assert counted.ledger is not None
     parts = [number(part.counts, quantity) for part in counted.endpoint.parts]
     assert sum(parts) == number(counted.ledger.endpoint, quantity)
 
@@ -511,8 +501,6 @@ def test_the_parts_add_up_to_the_endpoint(quantity: CountedQuantity, counted: Me
 def test_each_part_has_its_own_calls(counted: Measurement) -> None:
     with costs(work, MORE):
         found = measured(app, inside=True, url="/async", settings={"timed": False})
-    assert counted.endpoint is not None
-    assert found.endpoint is not None
     added = {
         part.name.rpartition(":")[2]: number(part.counts, "py_calls") - number(before.counts, "py_calls")
         for before, part in zip(counted.endpoint.parts, found.endpoint.parts, strict=True)
@@ -523,7 +511,6 @@ def test_each_part_has_its_own_calls(counted: Measurement) -> None:
 
 def test_calls_in_threads_belong_to_their_part() -> None:
     found = measured(app, inside=True, url="/threads", settings={"timed": False})
-    assert found.endpoint is not None
     threads = {part.name.rpartition(":")[2]: number(part.counts, "threads") for part in found.endpoint.parts}
     assert {name: count for name, count in threads.items() if count} == {
         "sync": 1,
@@ -543,7 +530,6 @@ def test_a_template_is_rendered_in_the_part_that_serialises() -> None:
         return templates.TemplateResponse(request, "page", {"work": work})
 
     found = measured(Starlette(routes=[Route("/", page)]), inside=True, settings={"timed": False})
-    assert found.endpoint is not None
     assert number(found.endpoint.part("handler").counts, "py_calls") < 40
     assert number(found.endpoint.part("serialize").counts, "py_calls") > 40
 
@@ -571,7 +557,6 @@ def test_both_sides_of_a_decorated_generator_are_in_its_row(kind: str) -> None:
         given.append(one)
 
     found = measured(app, inside=True, settings={"timed": False})
-    assert found.endpoint is not None
     (part,) = [part for part in found.endpoint.parts if part.layer.kind == "dependency"]
     assert part.name.endswith(kind)
     if given[0] is None:  # old releases of FastAPI do not look inside the decorator, and give the generator itself
@@ -587,7 +572,6 @@ def test_a_layer_that_makes_a_response_keeps_its_objects() -> None:
 
     inside = Starlette(routes=[Route("/coroutine", coroutine)], middleware=[Middleware(Makes)])
     found = measured(inside, inside=True, url="/coroutine", settings={"timed": False})
-    assert found.endpoint is not None
     rows = {"Makes": found.layer("Makes").counts} | {part.name: part.counts for part in found.endpoint.parts}
     made = {name: counts.objects.kinds.get(PLAIN, 0) for name, counts in rows.items() if counts and counts.objects}
     assert made == {**dict.fromkeys(made, 0), "Makes": 1}
@@ -695,7 +679,6 @@ async def counted_body(request: Request) -> int:
 def test_every_part_takes_what_it_spins() -> None:
     with costs(spin, SPINS):
         found = measured(app, inside=True, url="/async", settings={"max_time_s": 1.0})
-    assert found.endpoint is not None
     assert found.books is not None
     us = {part.name.rpartition(":")[2]: part.us for part in found.endpoint.parts if part.us}
     for name, most in SPINS.items():
@@ -713,7 +696,6 @@ def test_every_part_takes_what_it_spins() -> None:
 def test_what_a_stream_takes_is_in_respond() -> None:
     with costs(spin, {"respond": 200}):
         found = measured(app, inside=True, url="/stream", settings={"max_time_s": 1.0})
-    assert found.endpoint is not None
     us = {part.name: part.us for part in found.endpoint.parts if part.us}
     assert us["respond"].high > 3 * 200
     assert us["respond"].estimate > 2.5 * 200
@@ -725,7 +707,6 @@ def test_what_a_stream_takes_is_in_respond() -> None:
 def test_parts_in_threads_take_what_they_spin_and_their_hops() -> None:
     with costs(spin, {"sync": 2000, "sync_generator": 1000, "handler": 3000}):
         found = measured(app, inside=True, url="/threads", settings={"max_time_s": 1.0})
-    assert found.endpoint is not None
     us = {part.name.rpartition(":")[2]: part.us for part in found.endpoint.parts if part.us}
     # No upper bounds: a hop to a thread may wait for a processor.
     for name, truth in {"sync": 2000, "sync_generator": 2000, "handler": 3000}.items():
@@ -746,7 +727,6 @@ def test_parts_the_whole_endpoint_and_what_is_outside_are_judged_by_their_budget
     parts = {"handler": {"us": 20.0, "tasks": 0}, "background": {"us": 50_000.0}}
     with costs(spin, {"handler": 400}):
         found = judged(Noop(app), "/async", endpoint=parts, endpoint_us=20.0, outside_us=50_000.0)
-    assert found.endpoint is not None
     verdicts = {part.name: part.verdict for part in found.endpoint.parts if part.judged}
     assert verdicts == {"handler": "fail", "background": "pass"}
     assert [found.frames[frame].verdict for frame in ("outside", "endpoint")] == ["pass", "fail"]
@@ -761,7 +741,6 @@ def test_parts_the_whole_endpoint_and_what_is_outside_are_judged_by_their_budget
 
 def test_a_part_that_the_request_does_not_have_costs_nothing() -> None:
     found = judged(app, "/ready", endpoint={"background": {"us": 5.0, "tasks": 0}})
-    assert found.endpoint is not None
     assert [part.verdict for part in found.endpoint.parts if part.judged] == ["pass"]
     assert found.verdict == "pass"
 
@@ -776,7 +755,6 @@ def test_a_budget_of_an_unknown_part_names_the_parts() -> None:
 def test_a_dependency_is_named_with_and_without_its_module() -> None:
     bounds = {name: {"tasks": 0} for name in ("tests.endpoints:base", "tests.endpoints.coroutine", "generator")}
     found = measured(app, inside=True, url="/async", settings={"budgets": Budgets(endpoint=bounds), "timed": False})
-    assert found.endpoint is not None
     names = [part.layer.aliases for part in found.endpoint.parts if part.judged]
     assert len(names) == 3
 
@@ -793,14 +771,12 @@ def test_a_dependency_named_like_a_part_does_not_get_the_budget_of_the_part() ->
 
     bounds = {"validate": {"tasks": 0}, "handler": {"tasks": 0}}
     found = measured(own, inside=True, url="/", settings={"budgets": Budgets(endpoint=bounds), "timed": False})
-    assert found.endpoint is not None
     assert [part.name for part in found.endpoint.parts if part.judged] == ["validate", "handler"]
 
 
 def test_a_budget_of_a_part_of_a_closed_endpoint_is_undecided() -> None:
     found = judged(Noop(hello), "/", endpoint={"serialize": {"us": 50.0}})
     assert found.verdict == "undecided"
-    assert found.endpoint is not None
     (part,) = found.endpoint.parts
     assert part.judged["us"].reason == found.endpoint.closed
 
@@ -826,7 +802,6 @@ def test_parts_stand_below_the_endpoint_in_a_verbose_table(counted: Measurement)
 
 
 def test_a_part_is_found_by_its_name(counted: Measurement) -> None:
-    assert counted.endpoint is not None
     assert counted.endpoint.part("serialize").counts is not None
     with pytest.raises(KeyError, match=r"no part 'serialise'\. Did you mean 'serialize'"):
         counted.endpoint.part("serialise")
@@ -834,8 +809,6 @@ def test_a_part_is_found_by_its_name(counted: Measurement) -> None:
 
 def test_parts_survive_the_file(counted: Measurement) -> None:
     again = codec.result(codec.measurement("test", counted))
-    assert again.endpoint is not None
-    assert counted.endpoint is not None
     assert [part.name for part in again.endpoint.parts] == [part.name for part in counted.endpoint.parts]
     assert codec.measurement("test", again)["endpoint"] == codec.measurement("test", counted)["endpoint"]
 
@@ -882,10 +855,9 @@ def test_a_marker_can_bound_the_parts(pytester: pytest.Pytester, marker: str, sa
     pytester.makepyfile(
         test_shop=f"{SHOP}\n\n@pytest.mark.mw_budget({marker})\ndef test_it(mw_budget):\n    mw_budget.get('/orders')\n"
     )
-    result = pytester.inline_run("--mw-budget", *LEAN, plugins=[Scheduled(**FAST)])
-    assert result.countoutcomes() == [0, 0, 1]
-    (failed,) = result.getfailures()
-    pytest.LineMatcher(str(failed.longrepr).splitlines()).fnmatch_lines([said])
+    result = run_inside(pytester, "--mw-budget")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([said])
 
 
 def test_lines_of_the_configuration_can_bound_the_parts(pytester: pytest.Pytester) -> None:
@@ -893,8 +865,8 @@ def test_lines_of_the_configuration_can_bound_the_parts(pytester: pytest.Pyteste
         "[pytest]\nmw_budget_endpoint =\n    test_shop:get_db = us: 20_000, tasks: 0\n    serialize = 9000\n"
     )
     pytester.makepyfile(test_shop=f"{SHOP}\n\ndef test_it(mw_budget):\n    mw_budget.get('/orders')\n")
-    result = pytester.inline_run("--mw-budget", *LEAN, plugins=[Scheduled(**FAST)])
-    assert result.countoutcomes() == [1, 0, 0]
+    result = run_inside(pytester, "--mw-budget")
+    result.assert_outcomes(passed=1)
 
 
 def test_parts_are_measured_only_if_somebody_reads_them(pytester: pytest.Pytester) -> None:
@@ -908,8 +880,8 @@ def test_it(mw_budget, pytestconfig):
 """
     )
     for verbose in ((), ("-v",)):
-        result = pytester.inline_run("--mw-budget", *verbose, *LEAN, plugins=[Scheduled(**FAST)])
-        assert result.countoutcomes() == [1, 0, 0]
+        result = run_inside(pytester, "--mw-budget", *verbose)
+        result.assert_outcomes(passed=1)
 
 
 def test_a_budget_may_be_of_another_request_of_the_test(pytester: pytest.Pytester) -> None:
@@ -937,8 +909,8 @@ def test_none():
     TestClient(app).get("/bare")
 """
     )
-    result = pytester.inline_run("--mw-budget", *LEAN, plugins=[Scheduled(**FAST)])
-    assert result.countoutcomes() == [1, 0, 1]
+    result = run_inside(pytester, "--mw-budget")
+    result.assert_outcomes(passed=1, failed=1)
 
 
 def test_the_page_and_markdown_have_the_parts(counted: Measurement) -> None:

@@ -229,7 +229,6 @@ def test_a_release_whose_functions_have_moved_closes_the_endpoint(
 ) -> None:
     monkeypatch.setitem(GATES, "django", (*GATES["django"], gate))
     found = measured(app(), inside=True, url="/shown", settings={"timed": False})
-    assert found.endpoint is not None
     assert found.endpoint.closed is not None
     assert why in found.endpoint.closed
 
@@ -243,7 +242,6 @@ def counted(url: str, stack: str) -> Measurement:
 
 def of_rows(found: Measurement, quantity: CountedQuantity) -> dict[str, int]:
     """Return the counts of the parts and of the layers."""
-    assert found.endpoint is not None
     every = [*found.endpoint.parts, *found.layers]
     return {row.name: number(row.counts, quantity) for row in every}
 
@@ -255,8 +253,6 @@ def with_no_work(configured: None) -> Measurement:
 
 
 def add_up(found: Measurement, quantity: CountedQuantity) -> None:
-    assert found.endpoint is not None
-    assert found.ledger is not None
     parts = [number(part.counts, quantity) for part in found.endpoint.parts]
     assert sum(parts) == number(found.ledger.endpoint, quantity)
 

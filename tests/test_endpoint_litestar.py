@@ -117,7 +117,6 @@ def test_a_release_whose_functions_have_moved_closes_the_endpoint(
 ) -> None:
     monkeypatch.setitem(GATES, "litestar", (*GATES["litestar"], gate))
     found = measured(app, inside=True, url="/view", settings={"timed": False})
-    assert found.endpoint is not None
     assert found.endpoint.closed is not None
     assert why in found.endpoint.closed
     assert not found.endpoint.parts
@@ -131,7 +130,6 @@ def counted(url: str) -> Measurement:
 
 
 def of_parts(found: Measurement, quantity: CountedQuantity) -> dict[str, int]:
-    assert found.endpoint is not None
     return {part.name.rpartition(":")[2]: number(part.counts, quantity) for part in found.endpoint.parts}
 
 
@@ -145,7 +143,6 @@ def with_no_work(request: pytest.FixtureRequest) -> Measurement:
     "quantity", ["tasks", "threads", *(pytest.param(one, marks=needs(one)) for one in ("objects", *EXECUTED))]
 )
 def test_the_parts_add_up_to_the_endpoint(quantity: CountedQuantity, with_no_work: Measurement) -> None:
-    assert with_no_work.ledger is not None
     assert sum(of_parts(with_no_work, quantity).values()) == number(with_no_work.ledger.endpoint, quantity)
 
 

@@ -540,7 +540,6 @@ def test_steps_on_the_processors_clock_cost_as_much() -> None:
     taken = stepping(700)
     taken.cpu = stepping(700, whole_ns=0).split
     found = estimated(taken, CHAIN)
-    assert found.cpu is not None
     assert [found.cpu[index].estimate for index in range(3)] == [near(20), near(30), near(40)]
 
 
@@ -614,7 +613,6 @@ def test_the_processors_time_comes_from_its_own_requests_and_its_own_null_layers
     )
     taken.cpu = cpu.split
     found = estimated(taken, CHAIN)
-    assert found.cpu is not None
     assert found.cpu[0].estimate == near(8 - (0.1 + 0.2) / 2)
     assert found.cpu[1].estimate == near(9 - (0.2 + 0.4) / 2)
     assert found.cpu[2].estimate == near(10 - 0.4 / 2)
@@ -640,7 +638,6 @@ def test_requests_on_the_processors_clock_from_busy_moments_are_left_out() -> No
     for _ in range(300):
         put(taken.cpu, 100, {-1: 900, 0: 90_000, 1: 0, 2: 0}, reference=1.5 * STEADY_NS)
     found = estimated(taken, CHAIN)
-    assert found.cpu is not None
     assert found.cpu[0].estimate == near(8 - 0.05)
 
 

@@ -15,7 +15,7 @@ from pytest_mwbudget.errors import MeasurementError, SettingError
 from pytest_mwbudget.session.requests.client import MwBudget
 from pytest_mwbudget.timing.run import Environment
 
-from .apps import LEAN, echo
+from .apps import echo, run_inside
 
 
 def client() -> MwBudget:
@@ -126,7 +126,7 @@ def test_what_a_repeated_request_raises_is_explained_and_what_the_first_raises_i
             pytest.skip("it was the app's own")
         """
     )
-    result = pytester.runpytest_inprocess("--mw-budget", "-p", "no:randomly", *LEAN)
+    result = run_inside(pytester, "--mw-budget")
     result.assert_outcomes(failed=1, skipped=1)
     result.stdout.fnmatch_lines(
         ["*POST /users: call 2 raised ValueError: UNIQUE constraint failed*; the calls before it answered 201. *"]

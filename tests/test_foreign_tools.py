@@ -21,6 +21,7 @@ from pytest_mwbudget.interpreter import internals, tracers
 from pytest_mwbudget.interpreter.foreign_tools import FRAMES_OF_PROBES, ForeignTools, raised_recursion_limit, suspended
 from pytest_mwbudget.interpreter.monitoring import instrumented
 from pytest_mwbudget.interpreter.tracers import ThreadTool, described, profiled, threads_untraced
+from pytest_mwbudget.timing.schedule import Schedule
 
 from .apps import Noop, hello, measured, measured_async
 
@@ -345,7 +346,6 @@ def test_without_the_extension_a_tool_of_another_thread_is_told_and_nothing_meas
     finally:
         in_thread(pool, sys.settrace, None)
     assert (measurement.books, measurement.effort, measurement.floor_us) == (None, None, None)
-    assert measurement.ledger is not None
     assert measurement.ledger.total.objects is None
     judged = measurement.layer("Noop").judged
     assert {quantity: one.verdict for quantity, one in judged.items()} == {
@@ -478,7 +478,8 @@ class SwitchesOn(Noop):
 @pytest.mark.parametrize("at", [5, 1100])
 def test_a_tracer_that_a_layer_installs_meanwhile_is_told_and_there_is_no_figure(at: int) -> None:
     """The tracer appears before or while requests are counted, or while they are timed."""
-    measurement = measured(SwitchesOn(Noop(hello), at), settings={"budgets": Budgets({"us": 1000.0})})
+    settings = {"budgets": Budgets({"us": 1000.0})}
+    measurement = measured(SwitchesOn(Noop(hello), at), schedule=Schedule(), settings=settings)
     sys.settrace(None)
     assert measurement.books is None
     assert measurement.layer("Noop").us is None

@@ -354,7 +354,6 @@ def test_a_hop_is_measured_beside_each_request_and_remembered() -> None:
     machine = Machine(known_ns=1e9)
     found, taken = measured(lambda clock: Handing(hello, clock, 3000), 1000, 40_000, machine)
     assert found.verdict == "fail"
-    assert found.effort is not None
     assert taken > found.effort.requests / 2
     assert machine.seen_hop_ns == machine.best_hop_ns == 40_000
 

@@ -20,7 +20,7 @@ from pytest_mwbudget.session.remembered_speed import BELIEVED_SHARE, HOPS_KEY, K
 from pytest_mwbudget.timing import run as timing_run
 from pytest_mwbudget.timing.host_speed import CALLS, Interrupted, Machine, kind, reference_ns
 
-from .apps import FAST, LEAN, SPIN, Scheduled
+from .apps import LEAN, SPIN, run_inside
 from .test_engine import Costly, Server
 
 # ---- the machine ------------------------------------------------------------------------------------------------
@@ -182,10 +182,10 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
 
 
 def run(project: pytest.Pytester, *arguments: str, workers: int = 0) -> pytest.RunResult:
-    options = [*LEAN, *QUICK, *WARNINGS_SHOWN, *arguments]
+    options = [*QUICK, *WARNINGS_SHOWN, *arguments]
     if workers:
-        return project.runpytest_subprocess("-n", str(workers), *options)
-    return project.runpytest_inprocess("-p", "no:xdist", *options, plugins=[Scheduled(**FAST)])
+        return project.runpytest_subprocess("-n", str(workers), *LEAN, *options)
+    return run_inside(project, "-p", "cacheprovider", *options)
 
 
 def kept(project: pytest.Pytester, key: str = KEY) -> Any:

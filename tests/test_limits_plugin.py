@@ -22,14 +22,12 @@ from pytest_mwbudget.session.limits.kept_objects import kept_objects, new_object
 from pytest_mwbudget.session.limits.of_tests import surroundings
 from pytest_mwbudget.session.limits.recount import Recount, RecountError, recounted
 
-from .apps import FAST, LEAN, Scheduled, alone
+from .apps import alone, run_inside
 from .canned import RUN, as_json
 
 FIX = ("--mw-budget-update", "--mw-budget-update-mode=create,trim,fix", "--mw-budget-reason=it must")
 UPDATE = ("--mw-budget-update",)
 HERE = surroundings("asyncio")
-# The counts of these apps are the same in every request.
-QUICKLY = Scheduled(**FAST | {"brief_warm_calls": 3, "counted_requests": 3, "uncounted_requests": 2})
 # A layer that spawns as many tasks as the file `cost` says: tasks are counted in every Python.
 CONFTEST = """
 import asyncio
@@ -96,9 +94,9 @@ class Project:
         (self.pytester.path / "cost").write_text(str(tasks))
 
     def run(self, *arguments: str, measure: bool = True) -> pytest.RunResult:
-        options = [*LEAN, "-p", "no:cacheprovider", "-q", "-W", "default::pytest_mwbudget.BudgetWarning"]
+        options = ["-q", "-W", "default::pytest_mwbudget.BudgetWarning"]
         options += ["--mw-budget", "--mw-budget-flamegraph=never"] if measure else []
-        return self.pytester.runpytest_inprocess(*options, *arguments, plugins=[QUICKLY])
+        return run_inside(self.pytester, *options, *arguments)
 
     def recorded(self) -> Any:
         """Write the file that an update of TESTS writes, and return its JSON document; one update serves all tests."""

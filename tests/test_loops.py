@@ -27,7 +27,7 @@ from pytest_mwbudget.model.results import LoopName
 from pytest_mwbudget.timing.run import Environment
 from pytest_mwbudget.timing.schedule import Schedule
 
-from .apps import FAST_SCHEDULE, LEAN, MOST_S, Noop, hello, respond
+from .apps import ANYIO, FAST_SCHEDULE, MOST_S, Noop, hello, respond, run_inside
 from .readings import near, readings
 
 NAMES: tuple[LoopName, ...] = ("asyncio", "uvloop", "trio")
@@ -376,7 +376,7 @@ def test_sync_tests_choose_their_loop(pytester: pytest.Pytester) -> None:
         """
     )
     for options, configured in (((), "asyncio"), ((f"--mw-budget-loop={names[-1]}",), names[-1])):
-        result = pytester.runpytest_inprocess("-rP", *options, *LEAN)
+        result = run_inside(pytester, "-rP", *options)
         result.assert_outcomes(passed=len(names) + 1)
         result.stdout.fnmatch_lines([f"configured: {configured}"])
 
@@ -410,7 +410,7 @@ def test_async_tests_are_measured_on_their_own_loop(pytester: pytest.Pytester) -
             await mw_budget.aget("/")
         """
     )
-    result = pytester.runpytest_inprocess("--mw-budget", *LEAN)
+    result = run_inside(pytester, "--mw-budget", using=[ANYIO])
     result.assert_outcomes(passed=len(backends), failed=len(backends))
     for backend in backends:
         result.stdout.fnmatch_lines([f"loop='uvloop' was requested, but this test runs on {backend}; *"])

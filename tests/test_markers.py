@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .apps import LEAN
+from .apps import run_inside
 
 CONFTEST = """
 import pytest
@@ -136,7 +136,7 @@ CASES = {
 
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    return pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, *arguments)
+    return run_inside(pytester, *arguments)
 
 
 def test_the_closest_marker_comes_first(pytester: pytest.Pytester) -> None:

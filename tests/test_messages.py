@@ -18,7 +18,7 @@ from pytest_mwbudget import __main__, errors
 from pytest_mwbudget.messages import pages
 from pytest_mwbudget.report.advice import RULES
 
-from .apps import FAST, LEAN, Scheduled
+from .apps import run_inside
 
 pytestmark = pytest.mark.once
 
@@ -148,8 +148,7 @@ def test_what_a_failure_names_is_a_command_that_works_anywhere(
             mw_budget.get("/missing")
         """
     )
-    options = ("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, "--mw-budget", "--mw-budget-flamegraph=never")
-    result = pytester.runpytest_inprocess(*options, plugins=[Scheduled(**FAST)])
+    result = run_inside(pytester, "--mw-budget", "--mw-budget-flamegraph=never")
     result.assert_outcomes(failed=2)
     text = " ".join(result.stdout.str().split())
     named = set(re.findall(r"mwbudget explain ([a-z-]+)", text))

@@ -16,7 +16,7 @@ import pytest
 import pytest_mwbudget.session.requests.own
 from pytest_mwbudget.recording.recorder import OVERLAPPED
 
-from .apps import FAST, LEAN, Scheduled, alone
+from .apps import ANYIO, ASYNCIO, LEAN, QUICKLY, alone, run_inside
 
 APP = """
 import asyncio
@@ -139,7 +139,6 @@ pytestmark = pytest.mark.filterwarnings(
 # Starlette's warning that its client runs on httpx.
 QUIET = ("-W", "ignore:Using .httpx. with .starlette")
 SHOWN = ("-W", "always::pytest_mwbudget.errors.BudgetWarning")
-QUICKLY = Scheduled(**FAST)
 
 
 @dataclass(eq=False)
@@ -206,9 +205,10 @@ class Suite:
     def run(self, tests: str, *arguments: str, measure: bool = True) -> Outcome:
         self.pytester.makepyfile(test_shop=HEAD + dedent(tests))
         reports = Reports()
-        options = ["-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, *QUIET, *SHOWN, *arguments]
+        using = [ASYNCIO, ANYIO] if "async def test" in tests else []
+        options = [*QUIET, *SHOWN, *arguments]
         options += ["--mw-budget"] if measure else []
-        result = self.pytester.runpytest_inprocess(*options, plugins=[QUICKLY, reports])
+        result = run_inside(self.pytester, *options, plugins=[QUICKLY, reports], using=using)
         return Outcome(result, reports)
 
 
@@ -483,7 +483,7 @@ def test_other_methods_are_left_out_unless_the_marker_repeats_them(suite: Suite)
         @pytest.mark.mw_budget(tasks=0, repeat=["post"])
         def test_repeated():
             ask()
-            assert len(calls) > 20 and set(calls) == {b"tea"}
+            assert len(calls) > 10 and set(calls) == {b"tea"}
 
         @pytest.mark.mw_budget(tasks=0, repeat=["WS"])
         def test_websocket():
@@ -874,7 +874,7 @@ class Pool(Noop):
 # For each case: the budget, the loop, how many requests are answered, and whether the app swallows a cancellation.
 HANGS = {
     "at_once": ("tasks=9", "asyncio", 1, False),
-    "while_counted": ("tasks=9", "asyncio", 20, False),
+    "while_counted": ("tasks=9", "asyncio", 15, False),
     "while_timed": ("us=0.01", "asyncio", 100, False),
     "trio": ("tasks=9", "trio", 3, False),
     "swallows_cancellation": ("tasks=9", "asyncio", 3, True),
@@ -944,7 +944,7 @@ def test_what_a_test_prepares_holds_in_repetitions_and_afterwards(suite: Suite) 
             with TestClient(app, cookies={"name": "anna"}) as client:
                 client.app_state["greeting"] = "good day"
                 assert client.get("/").text == "good day anna nobody fake"
-                assert len(tasks) > 20 and len(client.app_state["log"]) == len(tasks)
+                assert len(tasks) > 10 and len(client.app_state["log"]) == len(tasks)
                 assert client.app_state["greeting"] == "good day"
                 assert dict(client.cookies) == {"name": "anna", "seen": "yes"}
 
@@ -1003,7 +1003,7 @@ def test_tasks_that_the_app_leaves_end_with_the_loop(suite: Suite) -> None:
                 assert client.get("/").text == "ok"
 
         def test_next():
-            assert len(left) > 20 and all(task.cancelled() for task in left)
+            assert len(left) > 10 and all(task.cancelled() for task in left)
         """,
         "-Werror",
         *QUIET,

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from pytest_mwbudget.errors import AppError
 from pytest_mwbudget.model.quantities import PROCESS_WIDE, RECORDABLE
 from pytest_mwbudget.storage.codec import measured_run
 
-from .apps import FAST, LEAN, LEAN_WITH_COVERAGE, SPIN, Scheduled, alone, needs
+from .apps import ANYIO, ASYNCIO, LEAN, LEAN_WITH_COVERAGE, SPIN, alone, needs, run_inside
 from .projects import QUICK as QUICK_IN_WORKERS
 from .test_report_github import read
 from .test_report_schema import misfits
@@ -58,7 +59,7 @@ def create_app():
         Route("/search", search, methods=["POST"]),
         Route("/broken", broken),
     ]
-    return Starlette(routes=routes, middleware=[Middleware(Spin, us=300)])
+    return Starlette(routes=routes, middleware=[Middleware(Spin, us=200)])
 
 
 app = create_app()
@@ -85,7 +86,7 @@ UNDRAWN = ("--mw-budget", "--mw-budget-flamegraph=never")
 
 @pytest.fixture
 def shop(pytester: pytest.Pytester) -> pytest.Pytester:
-    """A directory with an app whose layer Spin takes 300 µs."""
+    """A directory with an app whose layer Spin takes 200 µs."""
     pytester.makepyfile(shop=APP)
     pytester.makeconftest(CONFTEST)
     return pytester
@@ -98,12 +99,8 @@ def no_github(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-QUICKLY = Scheduled(**FAST)
-
-
-def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    options = ("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, *arguments)
-    return pytester.runpytest_inprocess(*options, plugins=[QUICKLY])
+def run(pytester: pytest.Pytester, *arguments: str, using: Sequence[str] = ()) -> pytest.RunResult:
+    return run_inside(pytester, *arguments, using=using)
 
 
 def marked(keywords: str, body: str = "mw_budget.get('/health')", name: str = "test_it") -> str:
@@ -570,44 +567,38 @@ def test_a_marker_on_a_module_is_for_its_tests_that_take_the_fixture(shop: pytes
     run(shop, "--mw-budget").assert_outcomes(passed=2)
 
 
-def test_the_fixture_can_be_asked_for_at_run_time(with_task: pytest.Pytester) -> None:
-    with_task.makepyfile(
-        """
-        import pytest
-
-
-        @pytest.mark.mw_budget(tasks=0)
-        def test_it(request):
-            request.getfixturevalue("mw_budget").get("/health")
-        """
-    )
+@pytest.mark.parametrize(("marker", "ini"), [("@pytest.mark.mw_budget(tasks=0)", ""), ("", "mw_budget_tasks = 0")])
+def test_the_fixture_can_be_asked_for_at_run_time(with_task: pytest.Pytester, marker: str, ini: str) -> None:
+    with_task.makeini(f"[pytest]\n{ini}\n")
+    asks = "def test_it(request):\n    request.getfixturevalue('mw_budget').get('/health')\n"
+    with_task.makepyfile(f"import pytest\n\n{marker}\n{asks}")
     run(with_task, *UNDRAWN).assert_outcomes(failed=1)
 
 
-def test_an_unmarked_test_that_asks_for_the_fixture_at_run_time_is_judged(with_task: pytest.Pytester) -> None:
-    with_task.makeini("[pytest]\nmw_budget_tasks = 0\n")
-    with_task.makepyfile("def test_it(request):\n    request.getfixturevalue('mw_budget').get('/health')\n")
-    run(with_task, *UNDRAWN).assert_outcomes(failed=1)
-
-
-def test_a_fixture_that_asks_for_it_at_run_time_is_explained_without_enforcement(shop: pytest.Pytester) -> None:
+def test_a_request_in_another_fixture_is_explained_without_enforcement(shop: pytest.Pytester) -> None:
     shop.makepyfile(
         """
         import pytest
-
 
         @pytest.fixture
         def client(request):
             return request.getfixturevalue("mw_budget")
 
+        @pytest.fixture
+        def prepared(mw_budget):
+            return mw_budget.get("/missing")
 
-        def test_it(client):
+        def test_asks(client):
             client.get("/missing")
+
+        def test_prepared(prepared):
+            pass
         """
     )
     result = run(shop)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["GET /missing answered 404; nothing was measured.*"])
+    result.assert_outcomes(failed=1, errors=1)
+    why = "GET /missing answered 404; nothing was measured.*"
+    result.stdout.fnmatch_lines(["*_ ERROR at setup of test_prepared _*", why, "*_ test_asks _*", why])
     result.stdout.no_fnmatch_line("*pytest_mwbudget/*")
 
 
@@ -636,27 +627,6 @@ def pytest_runtest_makereport(call):
     result = run(with_task, *UNDRAWN)
     result.assert_outcomes(skipped=1)
     assert result.ret == 0
-
-
-def test_a_request_in_another_fixture_is_explained_as_well(shop: pytest.Pytester) -> None:
-    shop.makepyfile(
-        """
-        import pytest
-
-
-        @pytest.fixture
-        def prepared(mw_budget):
-            return mw_budget.get("/missing")
-
-
-        def test_it(prepared):
-            pass
-        """
-    )
-    result = run(shop)
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["GET /missing answered 404; nothing was measured.*"])
-    result.stdout.no_fnmatch_line("*pytest_mwbudget/*")
 
 
 NOT_ENTERED = """
@@ -926,14 +896,13 @@ def test_a_layer_that_spawns_a_task_fails_a_budget_of_none_and_passes_as_the_fai
             "    1 × starlette.middleware.base.BaseHTTPMiddleware.*coro",
             "Next: *",
             "* mw-budget *",
-            "*::test_it GET /health fail: 21 requests counted",
+            "*::test_it GET /health fail: 5 requests counted",
         ]
     )
     result.stdout.no_fnmatch_line("*µs/request*")
     result.stdout.no_fnmatch_line("*pytest_mwbudget/*")
     assert annotations(result) == []  # this is no job of GitHub Actions
     suggested = re.search(r"set\s+(layers=\{.*?\}\})", result.stdout.str(), re.DOTALL)
-    assert suggested is not None
     with_task.makepyfile(marked(f"tasks=0, {' '.join(suggested[1].split())}"))
     run(with_task, "--mw-budget").assert_outcomes(passed=1)
 
@@ -995,7 +964,7 @@ def test_the_configuration_can_have_a_budget_for_each_count(
 ) -> None:
     # The Spin layer must not spin here: reading the clock creates a varying number of objects.
     with_habit(shop, habit).makeini(f"[pytest]\n{ini}\n")
-    shop.makepyfile(shop=APP.replace("us=300", "us=0"))
+    shop.makepyfile(shop=APP.replace("us=200", "us=0"))
     shop.makepyfile(marked(""))
     result = run(shop, *UNDRAWN)
     result.assert_outcomes(failed=1)
@@ -1111,14 +1080,14 @@ def check_counts(measurement: dict[str, Any]) -> None:
     (name,) = layer["tasks"]["names"]
     assert name.startswith("starlette.middleware.base.BaseHTTPMiddleware")
     assert layer["messages"]["send"] >= 2
-    assert measurement["ledger"]["requests"] == 21
+    assert measurement["ledger"]["requests"] == 5
     assert measurement["ledger"]["total"]["tasks"]["count"] == 1
 
 
 def test_a_very_quiet_run_in_which_every_budget_is_a_count_has_one_line(with_task: pytest.Pytester) -> None:
     with_task.makepyfile(marked("tasks=1"))
     result = run(with_task, "--mw-budget", "-qq")
-    result.stdout.fnmatch_lines(["*::test_it GET /health pass: 21 requests counted"])
+    result.stdout.fnmatch_lines(["*::test_it GET /health pass: 5 requests counted"])
     result.stdout.no_fnmatch_line("per request*")
 
 
@@ -1193,7 +1162,7 @@ def test_async_tests_measure_on_their_own_loop(shop: pytest.Pytester) -> None:
         + ASYNC.format(name="test_anyio_broken", us=20, **anyio)
         + "\n\n@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'\n"
     )
-    result = run(shop, *UNDRAWN, QUICK)
+    result = run(shop, *UNDRAWN, QUICK, using=[ASYNCIO, ANYIO])
     result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines(["FAILED *::test_asyncio_broken*", "FAILED *::test_anyio_broken*"])
 
@@ -1201,7 +1170,7 @@ def test_async_tests_measure_on_their_own_loop(shop: pytest.Pytester) -> None:
 def test_a_sync_request_inside_a_running_loop_names_the_async_one(shop: pytest.Pytester) -> None:
     source = ASYNC.format(name="test_it", marker="asyncio", us=20, fixtures="")
     shop.makepyfile(source.replace("await mw_budget.aget", "mw_budget.get"))
-    result = run(shop)
+    result = run(shop, using=[ASYNCIO])
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*await mw_budget.aget(...)*"])
 
@@ -1609,7 +1578,7 @@ def test_results_come_home_from_xdist_workers(with_task: pytest.Pytester, monkey
     result = with_task.runpytest_inprocess(*options, *files)
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["* mw-budget *"])
-    result.stdout.fnmatch_lines_random(["Spin*fail", "AddHeader*fail", "21 requests counted*", "detection limit *"])
+    result.stdout.fnmatch_lines_random(["Spin*fail", "AddHeader*fail", "5 requests counted*", "detection limit *"])
     measurements = json.loads((with_task.path / "mw.json").read_text())["measurements"]
     assert len(measurements) == 2
     by_file = {measurement["nodeid"].partition(":")[0]: measurement for measurement in measurements}

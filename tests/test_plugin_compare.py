@@ -17,7 +17,7 @@ from pytest_mwbudget.storage import codec
 from pytest_mwbudget.storage.codec import measured_run
 from pytest_mwbudget.storage.saved_runs import located, saved_file
 
-from .apps import FAST, LEAN, Scheduled, alone
+from .apps import alone, run_inside
 from .readings import readings
 from .test_plugin import APP, CONFTEST, no_github  # noqa: F401
 from .test_report_schema import misfits
@@ -44,8 +44,7 @@ def shop(pytester: pytest.Pytester) -> pytest.Pytester:
 
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    options = ("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, *arguments)
-    return pytester.runpytest_inprocess(*options, plugins=[Scheduled(**FAST)])
+    return run_inside(pytester, *arguments)
 
 
 def measured_and_saved(shop: pytest.Pytester) -> Any:

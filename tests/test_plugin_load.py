@@ -30,7 +30,7 @@ from pytest_mwbudget.load.run import _Driver, requests_of
 from pytest_mwbudget.load.server import Served
 from pytest_mwbudget.storage.codec import measured_run
 
-from .apps import FAST, LEAN, SPIN, Scheduled
+from .apps import LEAN, SPIN, run_inside
 from .conftest import needs
 from .projects import heeds_interrupts
 from .test_load_generator import ended
@@ -186,7 +186,6 @@ def test_{name}(mw_budget):
     {body}
 """
 
-QUICKLY = Scheduled(**FAST)
 linux = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc")
 
 
@@ -201,9 +200,9 @@ def written(pytester: pytest.Pytester, *cases: str) -> None:
 
 def run(pytester: pytest.Pytester, cases: Sequence[str], *arguments: str) -> pytest.RunResult:
     written(pytester, *cases)
-    options = ("-p", "no:cacheprovider", "-p", "no:xdist", "--mw-budget", "--mw-budget-flamegraph=never", *LEAN)
+    options = ("--mw-budget", "--mw-budget-flamegraph=never")
     warnings = ("-W", "always::pytest_mwbudget.errors.BudgetWarning")
-    return pytester.runpytest_inprocess(*options, *warnings, *arguments, plugins=[QUICKLY])
+    return run_inside(pytester, *options, *warnings, *arguments)
 
 
 @linux
@@ -338,8 +337,7 @@ def test_an_async_test_uses_its_own_loop(pytester: pytest.Pytester) -> None:
             assert loops.run(loop, lambda: loaded(mw_budget)) == loop
         """
     )
-    options = ("-p", "no:cacheprovider", "-p", "no:xdist", "--mw-budget", *LEAN, "test_async.py")
-    pytester.runpytest_inprocess(*options, plugins=[QUICKLY]).assert_outcomes(passed=2)
+    run_inside(pytester, "--mw-budget", "test_async.py").assert_outcomes(passed=2)
 
 
 @linux
@@ -363,7 +361,7 @@ def test_without_the_server_it_names_the_extra(pytester: pytest.Pytester, monkey
 def test_without_the_option_it_is_one_request(pytester: pytest.Pytester) -> None:
     body = 'm = mw_budget.load("/health")\n    assert m.load is None and m.status == 200 and m.layers == ()'
     written(pytester, case(body, ""))
-    pytester.runpytest_inprocess("-p", "no:cacheprovider", *LEAN).assert_outcomes(passed=1)
+    run_inside(pytester).assert_outcomes(passed=1)
 
 
 # ---- ends --------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from pytest_mwbudget.session.gate import SCHEDULE
 from pytest_mwbudget.session.one_side import OneSide
 
-from .apps import FAST, LEAN, Scheduled
+from .apps import FAST, Scheduled, run_inside
 from .readings import readings
 from .test_report_schema import misfits
 
@@ -78,8 +78,7 @@ def shop(pytester: pytest.Pytester) -> pytest.Pytester:
 
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    options = ("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, *arguments)
-    return pytester.runpytest_inprocess(*options, plugins=[SCHEDULED])
+    return run_inside(pytester, *arguments, plugins=[SCHEDULED])
 
 
 @readings

@@ -124,7 +124,6 @@ async def profiled(app: Any, schedule: Schedule = BRIEF, **settings: Any) -> tup
 def data(app: Any, loop: str = "asyncio", **options: Any) -> tuple[Node, Profiled, Measurement]:
     """Return the flamegraph's data of an app, the profile and the measurement."""
     found, measurement = loops.run(loop, lambda: profiled(app, **options))
-    assert found is not None
     page = FlamegraphRenderer(measurement, "test", found.requests, found.request_us)
     return page.data(found.session), found, measurement
 
@@ -177,7 +176,6 @@ def test_a_spin_in_a_helper_of_one_layer_among_six() -> None:
     app = stack(Named("A"), PassOn, GZipMiddleware, Hot, PassOn, Named("B"))
     found, _, measurement = data(app)
     row = measurement.layer("Hot").us
-    assert row is not None
     assert_hot(block(found["root"], "Hot"), SPUN_US / row.estimate)
     everywhere = sum(one["us"] for one in nodes(found["root"]) if one["name"] == "burn")
     assert within(block(found["root"], "Hot"), "burn") == pytest.approx(everywhere)
@@ -187,8 +185,6 @@ def test_a_spin_in_a_helper_of_one_layer_among_six() -> None:
 @readings
 def test_a_spin_in_the_endpoint_below_a_task_layer() -> None:
     found, _, measurement = data(stack(CORS, PassOn, GZipMiddleware, work=hot))
-    assert measurement.books is not None
-    assert measurement.books.endpoint is not None
     endpoint = block(found["root"], "(endpoint)")
     assert_hot(endpoint, SPUN_US / measurement.books.endpoint.estimate)
     assert endpoint in list(nodes(block(found["root"], "PassOn")))
@@ -202,7 +198,6 @@ def test_blocks_are_nested_as_the_layers_are_and_take_what_the_rows_say() -> Non
     assert outer == ["ServerErrorMiddleware", "Hot", "PassOn", "ExceptionMiddleware", "(endpoint)"]
     for name in ("Hot", "PassOn"):
         row = measurement.layer(name).us
-        assert row is not None
         assert own_us(block(found["root"], name)) == pytest.approx(row.estimate, rel=0.02)
     assert found["requests"] == profile.requests
     assert found["samples"] == profile.samples > 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mwbudget.errors import SettingError
@@ -63,6 +63,7 @@ def test_what_cannot_be_a_directory_is_an_error_with_the_remedy(tmp_path: Path) 
         check(tmp_path / "file", "--mw-budget-dir='x'")
 
 
+@settings(max_examples=30)
 @given(st.text(max_size=200))
 def test_any_test_has_a_name_that_any_file_system_takes(nodeid: str) -> None:
     name = slug(nodeid)

@@ -15,9 +15,8 @@ from pytest_mwbudget.asgi.app import NamedApp
 from pytest_mwbudget.errors import AppError, SettingError
 from pytest_mwbudget.workload.requests import RequestFile, parsed, read, workload
 
-from .apps import FAST, LEAN, Scheduled, alone
+from .apps import LEAN, alone, run_inside
 
-QUICKLY = Scheduled(**FAST)
 APP = """
 import asyncio
 import contextlib
@@ -126,9 +125,8 @@ def shop(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
-def run(pytester: pytest.Pytester, *arguments: str, plugins: tuple[str, ...] = ()) -> pytest.RunResult:
-    off = [one for name in ("cacheprovider", "xdist") if name not in plugins for one in ("-p", f"no:{name}")]
-    return pytester.runpytest_inprocess(*LEAN, *off, "--mw-budget-max-time=5", *arguments, plugins=[QUICKLY])
+def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    return run_inside(pytester, "--mw-budget-max-time=5", *arguments)
 
 
 def measured(pytester: pytest.Pytester, app: str, *arguments: str) -> pytest.RunResult:
@@ -328,11 +326,9 @@ def test_a_time_limit_of_an_item_holds_as_that_of_a_test(shop: pytest.Pytester) 
 
 
 def test_what_failed_last_runs_again(shop: pytest.Pytester) -> None:
-    app = "shop:create_app('broken')"
-    run(shop, "--mw-budget", f"--mw-budget-app={app}", "-o", "mw_budget_tasks=5", plugins=("cacheprovider",))
-    result = run(
-        shop, "--mw-budget", f"--mw-budget-app={app}", "-o", "mw_budget_tasks=5", "--lf", plugins=("cacheprovider",)
-    )
+    app, cached = "shop:create_app('broken')", ("-p", "cacheprovider")
+    measured(shop, app, *cached)
+    result = measured(shop, app, *cached, "--lf")
     result.assert_outcomes(failed=1, deselected=1)
 
 

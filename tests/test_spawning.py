@@ -83,7 +83,6 @@ def test_each_nested_task_layer_spawns_its_one_task(loop: LoopName, depth: int) 
     layers = [report for report in measurement.layers if report.name.startswith("PassThrough")]
     assert len(layers) == depth
     for report in measurement.layers:
-        assert report.counts is not None
         expected = {COROUTINE: 1} if report in layers else {}
         assert dict(report.counts.tasks.kinds) == expected
         assert report.counts.tasks.exact
@@ -100,10 +99,8 @@ def test_what_child_tasks_spawn_and_create_is_their_layers(loop: LoopName, aroun
     assert own.tasks.exact
     for report in measurement.layers:
         if report.name != "SpawnsInAGroup":
-            assert report.counts is not None
             assert number(report.counts.tasks) == report.name.startswith("PassThrough")
     if COUNTS_OBJECTS:
-        assert own.objects is not None
         assert own.objects.kinds[OWN] == 14
         assert OWN in own.own_types
 
@@ -185,7 +182,6 @@ def test_tasks_are_seen_where_what_makes_them_was_kept(loop: LoopName, factory: 
     assert dict(found.tasks.kinds) == {f"{__name__}.Keeps.child": 6}
     assert found.tasks.exact
     if COUNTS_OBJECTS:
-        assert found.objects is not None
         assert found.objects.kinds[OWN] == 30
         assert found.objects.kinds["_asyncio.Task"] == 6
 
@@ -377,7 +373,6 @@ def test_what_the_measurement_does_after_a_layer_spawned_a_system_task_is_nobody
     measurement = counted(Noop(Spawns(Noop(hello))), loop="trio")
     found = counts(measurement, "Spawns")
     assert found.tasks.high == 1
-    assert found.objects is not None
     assert found.objects.high < 120
     assert not any(kind.startswith("pytest_mwbudget") for kind in found.objects.kinds)
 
@@ -403,10 +398,8 @@ def test_a_task_that_was_there_before_is_nobodys() -> None:
     measurement = asyncio.run(main())
     assert measurement.ledger is not None
     for row in (*(report.counts for report in measurement.layers), measurement.ledger.endpoint):
-        assert row is not None
         assert row.tasks.high == 0
         if COUNTS_OBJECTS:
-            assert row.objects is not None
             assert OWN not in row.objects.kinds
 
 
@@ -462,8 +455,6 @@ def test_a_sync_endpoint_is_one_thread_of_the_endpoints(loop: LoopName) -> None:
 
     measurement = counted(Noop(PassThrough(Starlette(routes=[Route("/", page)]))), loop=loop)
     ledger = measurement.ledger
-    assert ledger is not None
-    assert ledger.endpoint is not None
     name = f"{__name__}.{test_a_sync_endpoint_is_one_thread_of_the_endpoints.__name__}.<locals>.page"
     assert dict(ledger.endpoint.threads.kinds) == {name: 1}
     assert counts(measurement, "PassThrough").threads.high == 0
@@ -490,8 +481,6 @@ def test_what_other_threads_create_is_nobodys() -> None:
         stop.set()
         thread.join()
     ledger = measurement.ledger
-    assert ledger is not None
-    assert ledger.total.objects is not None
     assert OWN not in ledger.total.objects.kinds
 
 

@@ -21,7 +21,7 @@ from pytest_mwbudget.session.survey import (
     LOOKS,
 )
 
-from .apps import FAST, LEAN, Scheduled, alone
+from .apps import ASYNCIO, LEAN, alone, run_inside
 from .apps import needs as counts
 from .conftest import needs
 
@@ -93,7 +93,6 @@ def no_calls():
 """
 
 # Few seconds for each request, as there would be in a large suite.
-QUICKLY = Scheduled(**FAST)
 SHORT = "--mw-budget-survey-time=20"
 
 
@@ -115,8 +114,8 @@ def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def survey(suite: pytest.Pytester, tests: str, *arguments: str) -> pytest.RunResult:
     suite.makepyfile(test_shop=HEAD + tests)
-    options = ("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, "-W", "ignore", "--mw-budget-json=found.json")
-    return suite.runpytest_inprocess(*options, "--mw-budget-survey", SHORT, *arguments, plugins=[QUICKLY])
+    options = ("-W", "ignore", "--mw-budget-json=found.json", "--mw-budget-survey", SHORT)
+    return run_inside(suite, *options, *arguments, using=[ASYNCIO] if "async def test" in tests else [])
 
 
 def found(suite: pytest.Pytester) -> dict[str, Any]:
@@ -617,7 +616,7 @@ def test_short(client):
 def test_long(client):
     client.get("/orders/1")
 """
-    survey(suite, tests).assert_outcomes(passed=2)
+    survey(suite, tests, "-p", "timeout").assert_outcomes(passed=2)
     assert routes(suite) == ["GET /orders/{id} 200"]
     assert left_out(suite) == {"GET /health": "the test's time limit of 4 s leaves no time to measure it"}
 
@@ -659,7 +658,7 @@ def test_the_time_limit_is_that_of_pytest_timeout(
         def test_without_limit(): pass
         """
     )
-    pytester.runpytest_inprocess(*LEAN, "--collect-only", *arguments, plugins=[Asks()])
+    run_inside(pytester, "-p", "timeout", "--collect-only", *arguments, plugins=[Asks()])
     assert limits == [limit_s, 3, 4, None]
 
 
@@ -683,7 +682,7 @@ def test_the_time_limit_is_that_of_pytest_timeout(
 )
 def test_unusable_options_are_usage_errors(pytester: pytest.Pytester, arguments: tuple[str, ...], message: str) -> None:
     pytester.makepyfile("def test_it(): pass")
-    result = pytester.runpytest_inprocess(*LEAN, *arguments)
+    result = run_inside(pytester, *arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert message in result.stderr.str()
 

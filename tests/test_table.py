@@ -12,7 +12,7 @@ from pytest_mwbudget.config.table import INI, LISTS, MARKER, OPTION, SETTINGS, S
 from pytest_mwbudget.errors import SettingError
 from pytest_mwbudget.model.quantities import RECORDABLE
 
-from .apps import LEAN, Scheduled
+from .apps import Scheduled, run_inside
 
 # A value that is no default, for each kind without choices.
 UNUSUAL: dict[str, object] = {
@@ -65,8 +65,9 @@ class Seen:
 def run(pytester: pytest.Pytester, test: str, *arguments: str, ini: str = "", seen: Seen) -> pytest.RunResult:
     pytester.makepyfile(test, shop=SHOP)
     pytester.makeini(f"[pytest]\n{ini}\n")
-    options = ("--mw-budget", "--strict-config", "-p", "no:cacheprovider", "-p", "no:xdist", *LEAN)
-    return pytester.runpytest_inprocess(*options, *arguments, plugins=[seen, Scheduled(profile_samples=10)])
+    return run_inside(
+        pytester, "--mw-budget", "--strict-config", *arguments, plugins=[seen, Scheduled(profile_samples=10)]
+    )
 
 
 def unusual(setting: Setting) -> Any:
@@ -138,7 +139,7 @@ def test_the_choices_in_the_table_are_those_of_the_types() -> None:
 
 
 def test_help_shows_every_setting(pytester: pytest.Pytester) -> None:
-    told = " ".join(pytester.runpytest_inprocess("--help", *LEAN).stdout.str().split())
+    told = " ".join(run_inside(pytester, "--help").stdout.str().split())
     for setting in SETTINGS.values():
         if OPTION in setting.places:
             assert (setting.flag if setting.kind == SWITCH else f"{setting.flag}={setting.kind}") in told

@@ -507,14 +507,11 @@ def test_what_is_made_in_a_thread_is_the_layers(loop: LoopName, way: Any, handed
     measurement = counted(Noop(layer_of(way, KNOWN)(Noop(hello))), loop=loop, schedule=BRIEF)
     found = counts(measurement, "Hands")
     assert handed in (None, number(found.threads))
-    assert found.bytes is not None
     assert LARGE < found.bytes.low <= found.bytes.high < 2 * LARGE
-    assert measurement.ledger is not None
     assert measurement.ledger.endpoint is not None
     for other in (measurement.ledger.endpoint, counts(measurement, "Noop#1"), counts(measurement, "Noop#2")):
         assert number(other.bytes) < LARGE
     if COUNTS_OBJECTS:
-        assert found.objects is not None
         assert found.objects.kinds[OWN] == KNOWN
         assert OWN in found.own_types
     less = counts(counted(Noop(layer_of(way, 0)(Noop(hello))), loop=loop, schedule=BRIEF), "Hands")
@@ -528,8 +525,6 @@ def test_a_thread_costs_the_layer_exactly_what_its_work_makes() -> None:
     found, less = (
         counts(counted(Noop(layer_of(by_to_thread, made)(Noop(hello)))), "Hands").objects for made in (KNOWN, 1)
     )
-    assert found is not None
-    assert less is not None
     assert found.count - less.count == KNOWN - 1
 
 
@@ -583,13 +578,11 @@ def test_a_layer_that_wakes_a_thread_which_works_for_requests_has_no_figures_of_
     with fed("writer", source):
         measurement = counted(Noop(puts_into(source)(Noop(hello))), loop=loop)
     found, ledger = counts(measurement, "Puts"), measurement.ledger
-    assert ledger is not None
     assert in_memory(found) == in_memory(ledger.total) == [None] * len(PROCESS_WIDE)
     why = "thread writer is woken here, and what it does is in no row"
     assert set(found.why.values()) == set(ledger.total.why.values()) == {why}
     assert not set(found.why) - set(PROCESS_WIDE)
     for other in (counts(measurement, "Noop#1"), counts(measurement, "Noop#2"), ledger.endpoint, ledger.outside):
-        assert other is not None
         assert other.allocations is not None
         assert other.why == {}
     assert (number(found.tasks), number(found.threads)) == (0, 0)
@@ -602,7 +595,6 @@ def test_nothing_has_figures_of_memory_if_it_is_unknown_who_wakes_the_thread() -
     with fed("writer", source):
         measurement = counted(Noop(puts_into(source)(hello)))
     ledger = measurement.ledger
-    assert ledger is not None
     assert in_memory(counts(measurement, "Puts")) == in_memory(ledger.total) == [None] * len(PROCESS_WIDE)
     why = "thread writer works for the request, and it was not seen which layer gave it the work"
     assert ledger.total.why["bytes"] == ledger.total.why["allocations"] == why
@@ -633,11 +625,9 @@ def test_a_row_that_a_thread_reports_back_to_has_no_figures_of_memory(loop: Loop
     with fed("database", source):
         measurement = counted(Noop(Asks(Noop(hello))), loop=loop)
     found, ledger = counts(measurement, "Asks"), measurement.ledger
-    assert ledger is not None
     assert in_memory(found) == in_memory(ledger.total) == [None] * len(PROCESS_WIDE)
     assert set(found.why.values()) == {"thread database reports back here, and what it does is in no row"}
     assert counts(measurement, "Noop#1").allocations is not None
-    assert ledger.endpoint is not None
     assert ledger.endpoint.allocations is not None
 
 
@@ -653,7 +643,6 @@ def test_a_thread_that_threading_did_not_start_is_told_too() -> None:
             await self.app(scope, receive, send)
 
     measurement = counted(Noop(Starts(hello)))
-    assert measurement.ledger is not None
     assert measurement.ledger.total.bytes is None
     assert "works for the request, and it was not seen which layer" in measurement.ledger.total.why["bytes"]
 
@@ -701,9 +690,7 @@ def test_a_thread_that_works_without_requests_too_changes_nothing(interval: floa
         stop.set()
         thread.join()
     found = counts(measurement, "Hands")
-    assert found.bytes is not None
     assert found.bytes.low > LARGE
-    assert measurement.ledger is not None
     assert measurement.ledger.total.objects is None or measurement.ledger.total.objects.kinds[OWN] == KNOWN
 
 
@@ -731,11 +718,9 @@ def test_a_thread_that_outlives_its_request_is_its_layers() -> None:
     measurement = counted(Noop(Starts(Noop(hello))))
     Starts.go.set()
     found = counts(measurement, "Starts").objects
-    assert found is not None
     assert found.kinds[OWN] == KNOWN
     for name in ("Noop#1", "Noop#2"):
         other = counts(measurement, name).objects
-        assert other is not None
         assert OWN not in other.kinds
 
 

@@ -150,7 +150,7 @@ def test_requests_under_a_limit_are_measured_alike_with_any_option(
         return await original(caller, settings, environment, *others)
 
     monkeypatch.setattr(pytest_mwbudget.session.requests.own, "measure_again", noting)
-    found = suite.run(LIMITED, "-p", "asyncio", option)
+    found = suite.run(LIMITED, option)
     found.assert_outcomes(passed=3)
     assert reads == [False, False, option != "-q"]  # only the test without a limit depends on the option
     if option == "-v":

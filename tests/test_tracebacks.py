@@ -12,7 +12,7 @@ import pytest
 
 from pytest_mwbudget.session.tracebacks import _chain
 
-from .apps import FAST, LEAN, Scheduled
+from .apps import ASYNCIO, run_inside
 from .test_plugin import APP, CONFTEST
 
 HEAD = "import unittest\n\nimport pytest\n\n\n"
@@ -73,11 +73,8 @@ OURS = re.compile(r"pytest_mwbudget[/\\](?!errors)|\b(gate|fixture|asgi|loops)\.
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     """Run tests with a budget of a count, because without any budget times would be measured."""
-    plugins = ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly", *LEAN]
     counted = ["--mw-budget", "-o", "mw_budget_tasks=0", "--mw-budget-flamegraph=never"]
-    return pytester.runpytest_inprocess(
-        *plugins, *counted, *arguments, plugins=[Scheduled(**FAST | {"counted_requests": 3})]
-    )
+    return run_inside(pytester, *counted, *arguments, using=[ASYNCIO])
 
 
 def failed(result: pytest.RunResult) -> list[pytest.TestReport]:

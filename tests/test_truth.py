@@ -29,6 +29,7 @@ from pytest_mwbudget.timing.host_speed import Machine
 from pytest_mwbudget.timing.run import Environment
 from pytest_mwbudget.timing.schedule import Schedule
 
+from .apps import respond
 from .readings import BusyError, near, never, readings
 
 pytestmark = pytest.mark.live
@@ -99,8 +100,6 @@ def test_known_costs_are_read_at_every_place(place: str) -> None:
 def test_nested_base_http_middlewares_cost_the_same() -> None:
     measurement = measured([Middleware(PassThrough), Middleware(Noop), Middleware(PassThrough)])
     outer, inner = measurement.layer("PassThrough#1").us, measurement.layer("PassThrough#2").us
-    assert outer is not None
-    assert inner is not None
     # A margin of 15 % beyond the intervals.
     assert outer.low <= inner.high * 1.15
     assert inner.low <= outer.high * 1.15
@@ -129,7 +128,6 @@ def test_what_leaving_a_layer_out_saves() -> None:
 def test_the_books_balance() -> None:
     measurement = measured([Middleware(PassThrough), Middleware(Spin, us=50), Middleware(GZipMiddleware)])
     books = measurement.books
-    assert books is not None
     assert books.endpoint is not None
     rows = [report.us for report in measurement.layers if report.us is not None] + [books.outside, books.endpoint]
     unsure = sum(row.half_width for row in rows) + books.total.half_width
@@ -149,8 +147,7 @@ def test_who_waits_who_blocks_and_who_works_is_told_apart() -> None:
             await self.app(scope, receive, send)
 
     async def endpoint(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"ok"})
+        await respond(send)
 
     # Deciding these budgets, even on a machine at half speed, takes times precise enough for the checks below.
     limits: dict[str, Bounds] = {"Waits": {"busy_us": 300}, "Blocks": {"busy_us": 200}, "Spin": {"busy_us": 80}}
@@ -164,9 +161,6 @@ def test_who_waits_who_blocks_and_who_works_is_told_apart() -> None:
     assert verdicts == ["pass", "fail", "fail"]
     spent = {report.name: report.occupation for report in measurement.layers}
     waits, blocks, works = spent["Waits"], spent["Blocks"], spent["Spin"]
-    assert waits is not None
-    assert blocks is not None
-    assert works is not None
     assert us(measurement, "Waits").high > 450
     assert waits.wait_us > 300
     assert us(measurement, "Blocks").high > 450
@@ -184,15 +178,12 @@ def test_who_waits_who_blocks_and_who_works_is_told_apart() -> None:
 def test_a_slow_noisy_endpoint_does_not_blur_the_layers_above_it() -> None:
     async def endpoint(scope: Any, receive: Any, send: Any) -> None:
         await asyncio.sleep(0.002)
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"ok"})
+        await respond(send)
 
     request = build_request("GET", "/", {})
     measurement = asyncio.run(measure(Spin(Noop(endpoint), 200), request, Settings(max_time_s=MOST_S), environment()))
     assert near(us(measurement, "Spin"), 200, most_us=30)
     assert near(us(measurement, "Noop"), 0, most_us=20)
-    assert measurement.books is not None
-    assert measurement.books.endpoint is not None
     assert measurement.books.endpoint.estimate > 1900
 
 
@@ -215,8 +206,7 @@ class Twice(Noop):
 
 
 async def endpoint(scope: Any, receive: Any, send: Any) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": b"ok"})
+    await respond(send)
 
 
 async def spin_by_name(scope: Any, receive: Any, send: Any, *, app: Any) -> None:
@@ -284,12 +274,10 @@ def test_every_way_to_enter_a_layer_is_read_right(app: Any, spun_us: list[int]) 
     request = build_request("GET", "/", {})
     measurement = asyncio.run(measure(app, request, Settings(max_time_s=MOST_S), environment()))
     books = measurement.books
-    assert books is not None
     assert books.endpoint is not None
     rows = [report.us for report in measurement.layers]
     assert len(rows) == len(spun_us)
     for row, spun in zip(rows, spun_us, strict=True):
-        assert row is not None
         assert spun <= row.high
         assert near(row, spun, most_us=10)
     assert all(row.high > 0 for row in (books.outside, books.endpoint))
@@ -374,11 +362,7 @@ def test_a_layer_that_spins_per_message_reads_its_spin(kind: str) -> None:
     settings = Settings(budgets=Budgets({"us_per_message": 1000}), max_time_s=MOST_S, lifespan=False)
     measurement = asyncio.run(measure(layer, opening, settings, environment()))
     found, passed = measurement.layers[0].messages, measurement.layers[1].messages
-    assert found is not None
-    assert passed is not None
     spun, free = (found.sent, passed.sent) if up else (found.received, passed.received)
-    assert spun is not None
-    assert free is not None
     assert near(spun.us, EACH_US)
     assert near(free.us, 0, most_us=5)
 

@@ -19,7 +19,7 @@ import pytest_mwbudget.session.turns
 from pytest_mwbudget.session.turns import POLL_S, WAIT_AGAIN_S, WAIT_S, Turns
 from pytest_mwbudget.storage.file_lock import FileLock
 
-from .apps import FAST, LEAN, SPIN, Scheduled
+from .apps import LEAN, SPIN, run_inside
 from .projects import QUICK
 from .readings import readings
 
@@ -259,8 +259,8 @@ def test_workers_of_xdist_take_turns(project: pytest.Pytester) -> None:
 
 def run(project: pytest.Pytester, keywords: str, *arguments: str, tests: int = 1) -> pytest.RunResult:
     project.makepyfile(TEST.format(keywords=keywords, tests=tests, fixture="mw_budget"))
-    options = ["-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, *WARNINGS_SHOWN, "--mw-budget", *arguments]
-    return project.runpytest_inprocess(*options, plugins=[Scheduled(**FAST)])
+    options = [*WARNINGS_SHOWN, "--mw-budget", *arguments]
+    return run_inside(project, *options)
 
 
 @readings
@@ -273,9 +273,8 @@ def test_who_has_waited_in_vain_fails_nobody_and_passes_what_is_kept(
         project.makepyfile(**{f"test_{name}": TEST.format(keywords=keywords, tests=1, fixture="mw_budget")})
     monkeypatch.setattr(pytest_mwbudget.session.turns, "WAIT_S", 0.1)
     monkeypatch.setattr(pytest_mwbudget.session.turns, "WAIT_AGAIN_S", 0.1)
-    options = ("-p", "no:cacheprovider", "-p", "no:xdist", *LEAN, *WARNINGS_SHOWN, "--mw-budget")
     with Turns().taken():
-        result = project.runpytest_inprocess(*options, "--mw-budget-json=mw.json", plugins=[Scheduled(**FAST)])
+        result = run_inside(project, *WARNINGS_SHOWN, "--mw-budget", "--mw-budget-json=mw.json")
     result.assert_outcomes(passed=4, warnings=2)
     measurements = json.loads((project.path / "mw.json").read_text(encoding="utf-8"))["measurements"]
     found = {measurement["nodeid"].partition(".py")[0]: measurement for measurement in measurements}
@@ -349,8 +348,7 @@ def test_a_test_that_a_marker_skips_does_not_wait(project: pytest.Pytester, monk
             assert False
         """
     )
-    options = ("-p", "no:xdist", *LEAN, "--mw-budget")
-    project.runpytest_inprocess(*options, plugins=[Scheduled(**FAST)]).assert_outcomes(skipped=3, failed=1)
+    run_inside(project, "--mw-budget").assert_outcomes(skipped=3, failed=1)
     assert len(waits) == 1
 
 

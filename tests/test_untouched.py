@@ -228,8 +228,6 @@ def test_a_hostile_dispatch_has_the_name_of_its_class() -> None:
 @needs("retained")
 def test_objects_that_stay_alive_are_named_unseen() -> None:
     kept = measured(Working(answer), schedule=FAST_SCHEDULE).layers[0].counts
-    assert kept is not None
-    assert kept.retained is not None
     assert kept.retained.kinds[f"{__name__}.Noticing"] == 1
     assert "tests.apps.Hostile" in kept.retained.kinds
 

@@ -22,17 +22,16 @@ from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.model.results import LayerReport, LoopName, Measurement
 from pytest_mwbudget.model.stack import Boundary, EntryIndex, Owner, owner_of
 from pytest_mwbudget.session.limits import evidence
+from pytest_mwbudget.timing.schedule import Schedule
 
 from .apps import (
-    FAST,
+    ASYNCIO,
     FAST_SCHEDULE,
-    LEAN,
     Answering,
     App,
     Endpoint,
     InATask,
     Noop,
-    Scheduled,
     caller,
     discovered,
     hello,
@@ -40,12 +39,15 @@ from .apps import (
     measured_async,
     needs,
     respond,
+    run_inside,
     stack_of,
 )
 from .test_engine import Costly, FakeClock, Server, Silent, us
 from .test_limits_plugin import measured_here
 
 TASKS = {"budgets": Budgets({"tasks": 0})}
+# Enough requests that each way is counted several times.
+MANY = Schedule()
 
 
 class Cache(Noop):
@@ -227,24 +229,23 @@ def test_counts_are_of_requests_of_one_way(loop: LoopName, first: int) -> None:
                 group.start_soon(self.app, scope, receive, send)
 
     app = Noop(Cache(Spawning(hello), first=first))
-    measurement = loops.run(loop, lambda: measured_async(app, settings=TASKS))
+    measurement = loops.run(loop, lambda: measured_async(app, schedule=MANY, settings=TASKS))
     assert tasks(measurement) == {"Noop": 0, "Cache": 0, "Spawning": 1}
     assert verdicts(measurement) == {"Noop": "pass", "Cache": "pass", "Spawning": "fail"}
     assert "Cache does not enter Spawning" in way(measurement)
     spawning = measurement.layer("Spawning").counts
-    assert spawning is not None
     assert spawning.tasks.exact
 
 
 def test_where_most_requests_are_answered_the_rest_is_not_judged() -> None:
-    measurement = measured(Noop(Cache(InATask(hello), hits=0.7)), settings=TASKS)
+    measurement = measured(Noop(Cache(InATask(hello), hits=0.7)), schedule=MANY, settings=TASKS)
     assert verdicts(measurement) == {"Noop": "pass", "Cache": "pass"}
     assert not measurement.layer("InATask").layer.entered
     assert "Cache enters InATask" in way(measurement)
 
 
 def test_a_layer_that_is_entered_more_often_now_and_then() -> None:
-    measurement = measured(Noop(Retries(InATask(hello))), settings=TASKS)
+    measurement = measured(Noop(Retries(InATask(hello))), schedule=MANY, settings=TASKS)
     assert tasks(measurement) == {"Noop": 0, "Retries": 0, "InATask": 1}
     assert "InATask is entered 2 times, not 1" in way(measurement)
 
@@ -257,7 +258,7 @@ def test_an_app_that_chooses_among_apps() -> None:
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             await apps[rng.random() < 0.4](scope, receive, send)
 
-    measurement = measured(Chooses(hello), settings=TASKS)
+    measurement = measured(Chooses(hello), schedule=MANY, settings=TASKS)
     assert tasks(measurement) == {"Chooses": 0, "Noop": 0, "InATask": 1}
     assert "Chooses does not enter Noop" in way(measurement)
 
@@ -302,7 +303,6 @@ def test_no_layer_is_left_out_where_requests_take_different_ways() -> None:
     layers = [Middleware(Silent, clock=server.clock, us=100), Middleware(Cache), Middleware(Costly, server.clock, 200)]
     measurement = server.measure(layers, budgets=Budgets({"us": 50}))
     silent = measurement.layer("Silent").us
-    assert silent is not None
     assert silent.low <= 100 <= silent.high
     assert us(measurement, "Costly") == pytest.approx(200, abs=0.01)
     assert [verdicts(measurement)[name] for name in ("Silent", "Cache", "Costly")] == ["fail", "pass", "fail"]
@@ -318,7 +318,7 @@ def spawning() -> App:
 @pytest.mark.parametrize("number", [2, 3, 5, 20, 115, 135])
 def test_a_stack_that_was_built_anew_is_measured_anew(number: int) -> None:
     """Its old layers were no longer entered, so they had no task and passed."""
-    measurement = measured(Rebuilds(spawning, number.__eq__), settings=TASKS)
+    measurement = measured(Rebuilds(spawning, number.__eq__), schedule=MANY, settings=TASKS)
     assert tasks(measurement) == {"Rebuilds": 0, "Noop#1": 0, "InATask": 1, "Noop#2": 0}
     assert verdicts(measurement)["InATask"] == "fail"
     assert not way(measurement) or number > 100
@@ -550,11 +550,11 @@ def test_nothing_judges_a_stack_that_goes_on_changing_and_every_report_says_so(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evidence, "recounted", lambda config, order, limit_s: measured_here(config, order))
-    limits = [*LEAN, "--mw-budget", "--mw-budget-flamegraph=never", "-o", "mw_budget_file=limits.json"]
+    limits = ["--mw-budget", "--mw-budget-flamegraph=never", "-o", "mw_budget_file=limits.json"]
     changing = SHOP.partition("@pytest.mark")[0] + CHANGES
     steady = changing.replace("% 7", "% 10**9").replace("tasks=0, us=50", "tasks=1")
     path = pytester.makepyfile(test_it=steady)
-    pytester.runpytest_inprocess(*limits, "--mw-budget-update", plugins=[Scheduled(**FAST)])
+    run_inside(pytester, *limits, "--mw-budget-update")
     assert '"tasks": 1' in Path("limits.json").read_text()
     path.write_text(changing)
     reports = [
@@ -563,7 +563,7 @@ def test_nothing_judges_a_stack_that_goes_on_changing_and_every_report_says_so(
         "--mw-budget-markdown=out.md",
         "--junitxml=out.xml",
     ]
-    result = pytester.runpytest_inprocess(*limits, "-v", *reports, plugins=[Scheduled(**FAST)])
+    result = run_inside(pytester, *limits, "-v", *reports)
     result.assert_outcomes(passed=1)
     assert all("the stack of layers changes" in Path(name).read_text() for name in ("out.html", "out.json", "out.md"))
     assert "[changing-stack]" in result.stdout.str()
@@ -573,8 +573,8 @@ def test_nothing_judges_a_stack_that_goes_on_changing_and_every_report_says_so(
 
 def test_no_client_hides_what_a_request_enters(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SHOP)
-    options = [*LEAN, "--mw-budget", "--mw-budget-flamegraph=never", "-o", "asyncio_mode=auto"]
-    result = pytester.runpytest_inprocess(*options, plugins=[Scheduled(**FAST)])
+    options = ["--mw-budget", "--mw-budget-flamegraph=never", "-o", "asyncio_mode=auto"]
+    result = run_inside(pytester, *options, using=[ASYNCIO])
     result.assert_outcomes(failed=6)
     text = " ".join(result.stdout.str().split())
     assert text.count("InATask 1 task, budget 0 tasks") == 6
@@ -594,9 +594,7 @@ def test_a_survey_and_the_command_say_it_too(
     assert main(["measure", "ways_shop:cached", "GET /", "--time", "3", "--json", "out.json"]) == 0
     assert "Requests take different ways" in Path("out.json").read_text() + capsys.readouterr().out
     pytester.makepyfile(SHOP.partition("@pytest.mark")[0] + "def test_it():\n    TestClient(cached).get('/')\n")
-    result = pytester.runpytest_inprocess(
-        *LEAN, "--mw-budget-survey", "--mw-budget-json=survey.json", plugins=[Scheduled(**FAST)]
-    )
+    result = run_inside(pytester, "--mw-budget-survey", "--mw-budget-json=survey.json")
     result.assert_outcomes(passed=1)
     assert "Requests take different ways" in Path("survey.json").read_text()
 

@@ -207,7 +207,6 @@ def test_a_failure_by_percentile_or_message_falls_with_the_row(quantity: Quantit
 def test_a_pass_whose_saving_is_far_over_the_budget_is_undecided(runs_task: bool) -> None:
     found = verdict(us(20, 2), us(300, 5), "us", judged("pass"), runs_task=runs_task)
     assert found.verdict == "undecided"
-    assert found.reason is not None
     assert "20.0 µs (18.0 to 22.0)" in found.reason
     assert "300.0 µs shorter (295.0 to 305.0)" in found.reason
     assert found.reason.endswith(" [contradicted]")
