@@ -29,7 +29,6 @@ from pytest_mwbudget.model.quantities import PROCESS_WIDE
 from pytest_mwbudget.model.results import LoopName
 from pytest_mwbudget.model.stack import Owner
 from pytest_mwbudget.timing.run import Environment
-from pytest_mwbudget.timing.schedule import Schedule
 
 from .apps import Noop, hello
 from .counted import COUNTS_OBJECTS, OWN, Own, counted, counts, every_loop, needs_allocations, needs_objects, number
@@ -481,9 +480,7 @@ def test_a_wrong_call_fails_as_it_does_unwatched(closed: Any, loop: LoopName) ->
 
 # ---- what is counted ----------------------------------------------------------------------------------------------
 
-KNOWN, LARGE = 40, 10_000_000
-# A longer warm-up changes no count here.
-BRIEF = Schedule(brief_warm_calls=20)
+KNOWN, LARGE = 40, 1_000_000
 
 
 def layer_of(way: Callable[[Work], Awaitable[None]], made: int) -> Any:
@@ -504,7 +501,7 @@ def layer_of(way: Callable[[Work], Awaitable[None]], made: int) -> Any:
 @needs_allocations
 @every_way
 def test_what_is_made_in_a_thread_is_the_layers(loop: LoopName, way: Any, handed: int | None) -> None:
-    measurement = counted(Noop(layer_of(way, KNOWN)(Noop(hello))), loop=loop, schedule=BRIEF)
+    measurement = counted(Noop(layer_of(way, KNOWN)(Noop(hello))), loop=loop)
     found = counts(measurement, "Hands")
     assert handed in (None, number(found.threads))
     assert LARGE < found.bytes.low <= found.bytes.high < 2 * LARGE
@@ -514,7 +511,7 @@ def test_what_is_made_in_a_thread_is_the_layers(loop: LoopName, way: Any, handed
     if COUNTS_OBJECTS:
         assert found.objects.kinds[OWN] == KNOWN
         assert OWN in found.own_types
-    less = counts(counted(Noop(layer_of(way, 0)(Noop(hello))), loop=loop, schedule=BRIEF), "Hands")
+    less = counts(counted(Noop(layer_of(way, 0)(Noop(hello))), loop=loop), "Hands")
     assert number(less.bytes) < LARGE
     assert less.objects is None or OWN not in less.objects.kinds
 
@@ -685,7 +682,7 @@ def test_a_thread_that_works_without_requests_too_changes_nothing(interval: floa
     thread = threading.Thread(target=heartbeat)
     thread.start()
     try:
-        measurement = counted(Noop(Waits(layer_of(by_to_thread, KNOWN)(hello))), schedule=BRIEF)
+        measurement = counted(Noop(Waits(layer_of(by_to_thread, KNOWN)(hello))))
     finally:
         stop.set()
         thread.join()

@@ -170,7 +170,7 @@ quick = settings(deadline=1, max_examples=20, database=None, suppress_health_che
 """
 
 
-@pytest.mark.parametrize("option", ["-q", "-v", "--junitxml=found.xml"])
+@pytest.mark.parametrize("option", ["-q", "-v"])
 def test_a_deadline_of_hypothesis_does_not_judge_measured_examples(suite: test_own_requests.Suite, option: str) -> None:
     found = suite.run(
         HYPOTHESIS
