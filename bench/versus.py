@@ -252,7 +252,7 @@ def as_measured(reading: Reading, factor: float) -> Process:
     times = {OUTSIDE: reading["outside_us"], **reading["rows"]}
     times[SAME.name] *= factor
     rows = {name: RowFigures({"us": Estimate(us, us, us)}, "split") for name, us in times.items()}
-    return {KEY: RequestFigures(rows, reference_ns=reading["reference_ns"])}
+    return {KEY: RequestFigures("asyncio", rows, reference_ns=reading["reference_ns"])}
 
 
 @dataclass

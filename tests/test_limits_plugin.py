@@ -22,7 +22,7 @@ from pytest_mwbudget.session.limits.kept_objects import kept_objects, new_object
 from pytest_mwbudget.session.limits.of_tests import surroundings
 from pytest_mwbudget.session.limits.recount import Recount, RecountError, recounted
 
-from .apps import alone, run_inside
+from .apps import LEAN, alone, run_inside
 from .canned import RUN, as_json
 
 FIX = ("--mw-budget-update", "--mw-budget-update-mode=create,trim,fix", "--mw-budget-reason=it must")

@@ -321,7 +321,7 @@ def test_items_are_selected_as_tests_are(shop: pytest.Pytester, option: str, pat
 def test_a_time_limit_of_an_item_holds_as_that_of_a_test(shop: pytest.Pytester) -> None:
     pytest.importorskip("pytest_timeout")
     only = ("--mw-budget-request=/health", "-o", "mw_budget_us=100000")
-    result = measured(shop, "shop:app", "-v", "--timeout=20", *only)
+    result = measured(shop, "shop:app", "-v", "-p", "pytest_timeout", "--timeout=20", *only)
     result.stdout.fnmatch_lines("note: The test has a time limit, so sampling ends *")
 
 
