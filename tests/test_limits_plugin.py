@@ -731,7 +731,7 @@ def test_a_process_that_a_test_leaves_behind_ends_with_the_recount(
     pytester.makepyfile(test_app=f"import subprocess\n\n\ndef test_one():\n    server = {server}\n")
     config: Any = SimpleNamespace(
         invocation_params=SimpleNamespace(dir=pytester.path, args=[*LEAN, "--mw-budget", "test_app.py"]),
-        pluginmanager=SimpleNamespace(hasplugin=lambda name: False),
+        pluginmanager=SimpleNamespace(get_plugins=set),
     )
     begin = perf_counter()
     assert recounted(config, Recount(("test_app.py::test_one",), seed=1))["measurements"] == []

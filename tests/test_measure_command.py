@@ -313,7 +313,7 @@ def test_an_interrupt_leaves_what_is_known(
 
     monkeypatch.setattr(measure.Measuring, "time", interrupt)
     assert main(["measure", f"{shop}:app", "/health"]) == 130
-    assert "GET /health no budget: 5 requests counted" in capsys.readouterr().out
+    assert re.search(r"GET /health no budget: \d requests counted", capsys.readouterr().out)
     assert logged()[-1] == "shutdown"
 
 

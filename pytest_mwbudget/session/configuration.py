@@ -77,9 +77,18 @@ def test_id(item: pytest.Item) -> str:
     return plain if item.nodeid.startswith(f"{plain}@") else item.nodeid
 
 
+def plugin_of(config: pytest.Config, module: str) -> object | None:
+    """Return a plugin by the name of its module, None if it is not active.
+
+    Its name in pytest differs: a plugin that is found has the name of its entry point, one of `-p` that of its module.
+    """
+    plugins = config.pluginmanager.get_plugins()
+    return next((plugin for plugin in plugins if getattr(plugin, "__name__", None) == module), None)
+
+
 def time_limit_s(item: pytest.Item) -> Seconds | None:
     """Return the time limit that pytest-timeout sets the test, None without a limit."""
-    if not item.config.pluginmanager.has_plugin("timeout"):
+    if plugin_of(item.config, "pytest_timeout") is None:
         return None
     marker = item.get_closest_marker("timeout")
     values = [*(marker.args[:1] if marker else ()), marker.kwargs.get("timeout") if marker else None]

@@ -28,7 +28,7 @@ from ..model.stack import Layer
 from ..recording.recorder import Recorded
 from ..workload.time_budget import LEAST_S, WARM_SHARE, TimeBudget
 from .claims import CLAIMS, Claims, Sums
-from .configuration import configured, survey_time_s, surveying, test_id, time_limit_s
+from .configuration import configured, plugin_of, survey_time_s, surveying, test_id, time_limit_s
 from .gate import environment_of, turns_of
 from .requests.examples import MOST_REQUESTS, has_examples, without_deadline
 from .requests.own import OwnRequests, identity_of
@@ -332,7 +332,7 @@ def _has_subtests(item: pytest.Item) -> bool:
 
 def _repeated_by_others(item: pytest.Item) -> bool:
     """Return whether pytest-rerunfailures repeats the test if it fails: the second run is not recorded then either."""
-    plugin = item.config.pluginmanager.getplugin("rerunfailures")
+    plugin = plugin_of(item.config, "pytest_rerunfailures")
     reruns = getattr(plugin, "get_reruns_count", None)
     return bool(reruns and reruns(item))
 

@@ -16,6 +16,7 @@ import pytest
 
 from ...model.estimate import Seconds
 from ...processes import TimeOverError, environment_of_pytest, run
+from ..configuration import plugin_of
 
 # Names the directory of a recount in its process: `ORDER` says what to count, `RESULT` gets the results.
 VARIABLE = "MWBUDGET_RECOUNT"
@@ -97,7 +98,7 @@ def _command(config: pytest.Config) -> Iterator[str]:
     arguments = mainargv[1:] if mainargv else config.invocation_params.args
     yield from ("-m", "pytest", *map(str, arguments))
     yield from ("-p", __name__)
-    if config.pluginmanager.hasplugin("pytest_cov"):
+    if plugin_of(config, "pytest_cov.plugin") is not None:
         yield "--no-cov"
 
 
