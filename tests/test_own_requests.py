@@ -1209,6 +1209,8 @@ def test_pytest_timeout_ends_a_measurement(suite: Suite, method: str) -> None:
         def test_next():
             assert TestClient(app).get("/health").text == "ok"
         """,
+        "-p",
+        "timeout",
         f"--timeout-method={method}",
     )
     found.assert_outcomes(passed=1, failed=2)

@@ -309,7 +309,7 @@ def test_the_wait_is_outside_of_the_time_limit_of_a_test(project: pytest.Pyteste
     with subprocess.Popen([sys.executable, "-c", holder], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        run(project, "us=10_000", "-o", "timeout=5").assert_outcomes(passed=1)
+        run(project, "us=10_000", "-p", "timeout", "-o", "timeout=5").assert_outcomes(passed=1)
         assert process.wait() == 0
 
 

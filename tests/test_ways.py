@@ -237,6 +237,13 @@ def test_counts_are_of_requests_of_one_way(loop: LoopName, first: int) -> None:
     assert spawning.tasks.exact
 
 
+def test_a_request_of_another_way_is_no_sample() -> None:
+    server = Server()
+    measurement = server.measure([Middleware(Cache), Middleware(Costly, clock=server.clock, before=20)])
+    found = measurement.layer("Costly").us
+    assert 19 < found.low < found.high < 21
+
+
 def test_where_most_requests_are_answered_the_rest_is_not_judged() -> None:
     measurement = measured(Noop(Cache(InATask(hello), hits=0.7)), schedule=MANY, settings=TASKS)
     assert verdicts(measurement) == {"Noop": "pass", "Cache": "pass"}
