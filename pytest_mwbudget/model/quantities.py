@@ -28,9 +28,7 @@ RECORDS: Mapping[Source, str] = {
     "tails": "tails.",
     "savings": "saves.",
     "trend": "trend.",
-    "counted": "counts.",
-    "executed": "counts.",
-    "boundary": "counts.",
+    **dict.fromkeys(("counted", "executed", "boundary"), "counts."),
     "load": "app.",
 }
 Format: TypeAlias = Literal["time", "latency", "number", "size", "share", "rate"]
