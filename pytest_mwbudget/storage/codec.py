@@ -1,7 +1,8 @@
 """The codec: runs and their results as plain data for JSON, and back.
 
 One table says where each key of the JSON is in the records, for writing and for reading. `schema.json` beside this
-module describes the file for others: a test holds its keys and types against the table and the types of the records.
+module describes the file for others: `docs/tables.py` writes the keys of figures into it, and a test holds its keys and
+types against the table and the types of the records.
 """
 
 from __future__ import annotations
