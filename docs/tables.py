@@ -2,8 +2,8 @@
 
     python docs/tables.py
 
-The sources are the plugin's help texts, the JSON Schema of its result, and the pages of `mwbudget explain`. A test
-checks that the docs are up to date.
+The sources are the plugin's help texts, the JSON Schema of its result, and the pages of `mwbudget explain`. The schema
+itself gets the keys and names of figures from the table of quantities. A test checks that all is up to date.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import json
 import posixpath
 import re
 import sys
+import textwrap
 from collections.abc import Iterable
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,23 @@ sys.path.insert(0, str(ROOT))
 
 from pytest_mwbudget import plugin  # noqa: E402
 from pytest_mwbudget.messages import pages  # noqa: E402
-from pytest_mwbudget.model.quantities import TRAITS  # noqa: E402
+from pytest_mwbudget.model.quantities import PROCESS_WIDE, TAILS, TRAITS, Traits, budgeted  # noqa: E402
+from pytest_mwbudget.model.reasons import MEASURED  # noqa: E402
+from pytest_mwbudget.model.results import Counts, ResultRow  # noqa: E402
+from pytest_mwbudget.model.tails import Tails  # noqa: E402
 from pytest_mwbudget.report.advice import RULES  # noqa: E402
+from pytest_mwbudget.storage.codec import RECORDS  # noqa: E402
 
 ADVICE, MESSAGES, UNDECIDED = "advice.md", "reference/messages.md", "how-to/undecided.md"
 PAGES = tuple(
     ROOT / "docs" / name
     for name in ("reference/options.md", "reference/json.md", "reference/counts.md", ADVICE, MESSAGES, UNDECIDED)
 )
+SCHEMA = ROOT / "pytest_mwbudget" / "storage" / "schema.json"
+# The objects of the schema that have figures, and the kinds of counts by the key of their types or names.
+WITH_FIGURES = {"layer": ResultRow, "counts": Counts, "tails": Tails}
+COUNTS = {None: "count", "types": "countOfTypes", "names": "countOfNames"}
+WIDTH = 120
 # The ids of reasons, the most frequent ones first.
 REASONS = (
     "near-budget",
@@ -76,7 +85,8 @@ class Recorder:
 
 
 def main() -> None:
-    """Rewrite every page."""
+    """Rewrite the schema and every page."""
+    SCHEMA.write_text(completed(SCHEMA.read_text(encoding="utf-8")), encoding="utf-8")
     for page in PAGES:
         page.write_text(renewed(page.read_text(encoding="utf-8")), encoding="utf-8")
 
@@ -84,6 +94,50 @@ def main() -> None:
 def renewed(text: str) -> str:
     """Return the text of a page with its blocks generated again."""
     return BLOCK.sub(lambda found: f"{found[1]}\n{BLOCKS[found[2]]()}\n{found[3]}", text)
+
+
+# ---- the schema --------------------------------------------------------------------------------------------------
+
+
+def completed(text: str) -> str:
+    """Return the schema with a key for each figure, with the names of figures, and with all keys of objects required.
+
+    The descriptions of keys that it has already stay.
+    """
+    schema = json.loads(text)
+    kinds = schema["$defs"]
+    for name, record in WITH_FIGURES.items():
+        known = kinds[name]["properties"]
+        kinds[name]["properties"] = {key: known.get(key) or _figure(TRAITS[key]) for key in RECORDS.shape(record)}
+    layer = kinds["layer"]["properties"]
+    layer["why"]["propertyNames"]["enum"] = [*MEASURED]
+    layer["budgets"]["propertyNames"]["enum"] = [name for name in budgeted("layer") if TRAITS[name].source != "load"]
+    kinds["tails"]["properties"]["why"]["propertyNames"]["enum"] = [*TAILS]
+    kinds["processWide"]["enum"] = [*PROCESS_WIDE]
+    for kind in (schema, *kinds.values()):
+        if "properties" in kind:
+            kind["required"] = [*kind["properties"]]
+    return _laid_out(schema) + "\n"
+
+
+def _figure(traits: Traits) -> dict[str, str]:
+    kind = COUNTS[traits.kinds] if traits.counted else "estimate"
+    return {"description": f"{traits.meaning[0].upper()}{traits.meaning[1:]}.", "$ref": f"#/$defs/{kind}OrNull"}
+
+
+def _laid_out(value: Any, depth: int = 0, before: int = 0) -> str:
+    """Return JSON with what fits into a line in one line. `before` is the length of what stands before it."""
+    text = json.dumps(value, ensure_ascii=False)
+    if not isinstance(value, dict | list) or (depth and depth + before + len(text) < WIDTH):
+        return text
+    line, end = "\n" + " " * (depth + 1), "\n" + " " * depth
+    if isinstance(value, dict):
+        parts = [f'"{key}": {_laid_out(part, depth + 1, len(key) + 4)}' for key, part in value.items()]
+        return f"{{{line}{f',{line}'.join(parts)}{end}}}"
+    return f"[{line}{line.join(textwrap.wrap(text[1:-1], WIDTH - depth - 1))}{end}]"
+
+
+# ---- the pages ---------------------------------------------------------------------------------------------------
 
 
 def options() -> str:
@@ -106,7 +160,7 @@ def quantities() -> str:
 
 def keys() -> str:
     """Return a table for each kind of object in the JSON result."""
-    schema = json.loads((files("pytest_mwbudget") / "storage" / "schema.json").read_text(encoding="utf-8"))
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     kinds = {"result": schema, **schema["$defs"]}
     parts = []
     for name, kind in kinds.items():

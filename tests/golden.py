@@ -23,7 +23,7 @@ from pytest_mwbudget.comparison.two_runs import compare
 from pytest_mwbudget.model.changes import Since
 from pytest_mwbudget.model.measured_run import LeftOut, MeasuredRun
 from pytest_mwbudget.model.request_keys import keyed
-from pytest_mwbudget.model.results import RepeatedTest, RequestLine, Result, SurveyRun
+from pytest_mwbudget.model.results import FRAMES, Counts, RepeatedTest, RequestLine, Result, ResultRow, SurveyRun
 from pytest_mwbudget.model.runs import Commit, Run
 from pytest_mwbudget.report import benchmark, comparison, gfm, html, junit, lines, markdown, versus
 from pytest_mwbudget.report.advice import advise
@@ -62,9 +62,17 @@ Measured = Sequence[tuple[str, Result]]
 
 
 def stored() -> Measured:
-    """Return the results with the ids of their tests."""
-    found = json.loads(RESULTS.read_text(encoding="utf-8"))
-    return [*map(codec.measured, found)]
+    """Return the results with the ids of their tests. A figure that they do not have yet is null."""
+    return [codec.measured(completed(data)) for data in json.loads(RESULTS.read_text(encoding="utf-8"))]
+
+
+def completed(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a stored result with every figure that rows have today."""
+    every, of_counts = (dict.fromkeys(codec.RECORDS.shape(kind)) for kind in (ResultRow, Counts))
+    if data["endpoint"] is not None:
+        data["endpoint"]["parts"] = [every | part for part in data["endpoint"]["parts"]]
+    frames = {name: data["ledger"][name] and of_counts | data["ledger"][name] for name in FRAMES}
+    return {**data, "layers": [every | row for row in data["layers"]], "ledger": {**data["ledger"], **frames}}
 
 
 def changed(data: Any, rng: random.Random, key: str = "") -> Any:

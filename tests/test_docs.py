@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_mwbudget import plugin
+from pytest_mwbudget.model.quantities import TAILS
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -84,6 +87,24 @@ def test_the_generated_tables_are_up_to_date() -> None:
     for page in module.PAGES:
         text = page.read_text(encoding="utf-8")
         assert text == module.renewed(text), f"{page.name} is out of date: python docs/tables.py"
+    schema = module.SCHEMA.read_text(encoding="utf-8")
+    assert schema == module.completed(schema), "schema.json is out of date: python docs/tables.py"
+
+
+def test_the_schema_gets_the_keys_of_figures_that_it_does_not_have() -> None:
+    module = script("tables")
+    published = json.loads(module.SCHEMA.read_text(encoding="utf-8"))
+    schema, missing = copy.deepcopy(published), {"layer": ("saves_us", "tasks"), "counts": ("objects",), "tails": TAILS}
+    for kind, names in missing.items():
+        for name in names:
+            del schema["$defs"][kind]["properties"][name]
+    completed = json.loads(module.completed(json.dumps(schema)))
+    for kind, names in missing.items():
+        old, new = (document["$defs"][kind] for document in (published, completed))
+        assert [*new["properties"]] == [*old["properties"]] == new["required"]
+        for name in names:
+            assert new["properties"][name]["$ref"] == old["properties"][name]["$ref"]
+            assert new["properties"][name]["description"].endswith(".")
 
 
 def test_the_reference_names_every_option_and_setting() -> None:

@@ -7,6 +7,9 @@ from itertools import islice
 
 import pytest
 
+from pytest_mwbudget.model.results import FRAMES
+from pytest_mwbudget.storage import codec
+
 from . import golden
 
 pytestmark = pytest.mark.once
@@ -26,6 +29,18 @@ def test_the_outputs_are_those_that_are_stored(texts: dict[str, str]) -> None:
             lines = unified_diff(before.splitlines(), text.splitlines(), f"stored {name}", "now", lineterm="", n=1)
             differ += [line[:300] for line in islice(lines, 40)]
     assert not differ, "if this is wanted, run python -m tests.golden:\n" + "\n".join(differ)
+
+
+def test_results_that_were_stored_before_a_figure_can_be_read() -> None:
+    _, result = next(pair for pair in golden.stored() if pair[1].endpoint and pair[1].endpoint.parts)
+    data = codec.measurement("t", result)
+    for row in (*data["layers"], *data["endpoint"]["parts"]):
+        del row["saves_us"], row["allocations"]
+    for frame in filter(None, map(data["ledger"].get, FRAMES)):
+        del frame["allocations"]
+    _, read = codec.measured(golden.completed(data))
+    assert [row.name for row in read.rows(parts=True)] == [row.name for row in result.rows(parts=True)]
+    assert not any({"saves_us", "allocations"} & {*row.estimates, *row.counted} for row in read.rows(parts=True))
 
 
 def test_a_quiet_run_prints_the_same() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import get_args
 
 from pytest_mwbudget.config.checks import KINDS
 from pytest_mwbudget.config.table import SETTINGS
-from pytest_mwbudget.model.quantities import COUNTED, TRAITS, CountedQuantity, Quantity, budgeted
-from pytest_mwbudget.model.results import Counts
+from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.quantities import COUNTED, ESTIMATED, TRAITS, CountedQuantity, Quantity, budgeted
+from pytest_mwbudget.model.results import Count, ResultRow
+
+from .test_report_schema import typed
 
 
 def test_the_names_that_types_allow_are_those_that_a_layer_can_have_a_budget_of() -> None:
@@ -17,9 +19,12 @@ def test_the_names_that_types_allow_are_those_that_a_layer_can_have_a_budget_of(
     assert {*get_args(CountedQuantity)} == {*COUNTED}
 
 
-def test_every_count_has_a_field() -> None:
-    counted = {name for name, traits in TRAITS.items() if traits.counted}
-    assert counted <= {one.name for one in fields(Counts)}
+def test_the_path_of_each_figure_leads_to_a_figure_of_its_kind() -> None:
+    for name, traits in TRAITS.items():
+        kind, _ = typed(ResultRow, traits.path)
+        assert (kind is Count) == traits.counted
+        assert kind is Estimate or name not in ESTIMATED
+        assert kind in (Count, Estimate, float)
 
 
 def test_every_budget_has_a_keyword_and_a_check() -> None:

@@ -13,7 +13,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 from jsonschema import Draft202012Validator
 
+from pytest_mwbudget.model.judged import Judged
 from pytest_mwbudget.model.measured_run import MeasuredRun
+from pytest_mwbudget.model.quantities import TRAITS, budgeted
 from pytest_mwbudget.model.results import Advice, HotFunction, Profile, Result, SurveyRun
 from pytest_mwbudget.storage import codec
 from pytest_mwbudget.storage.records import Shape, bare, fields_of
@@ -39,7 +41,18 @@ ADVISED = replace(
     RESULT,
     layers=(replace(RESULT.layers[0], occupation=replace(BUSY, blocking=True), counts=GZIP_COUNTS), *RESULT.layers[1:]),
 )
-ALL = {**RESULTS, "profiled": PROFILED, "advised": ADVISED}
+# A layer with every budget that it can have, but for that under load.
+BOUNDED = replace(
+    RESULT,
+    layers=(
+        replace(
+            RESULT.layers[0],
+            judged={name: Judged(1.0, "pass") for name in budgeted("layer") if TRAITS[name].source != "load"},
+        ),
+        *RESULT.layers[1:],
+    ),
+)
+ALL = {**RESULTS, "profiled": PROFILED, "advised": ADVISED, "bounded": BOUNDED}
 
 
 def misfits(found: Any) -> list[str]:

@@ -11,7 +11,7 @@ import pytest_mwbudget.config.checks
 from pytest_mwbudget.config.budgets import Bounds, Budgets
 from pytest_mwbudget.config.settings import MARKER_KEYS, Settings, merge
 from pytest_mwbudget.errors import SettingError
-from pytest_mwbudget.model.quantities import COUNTED, RPS_SHARE, TAILS, budgeted
+from pytest_mwbudget.model.quantities import COUNTED, RPS_SHARE, budgeted
 
 BUDGETED = tuple(one for one in budgeted("layer") if one != RPS_SHARE)
 
@@ -47,8 +47,7 @@ def field_of(settings: Settings, key: str) -> object:
 
 # For each keyword: the value of the closest marker, of a wider marker, of the configuration, and the default.
 LADDER: list[tuple[str, object, object, object, object]] = [
-    ("us", 10, 20, 30, None),
-    *((quantity, 10, 20, 30, None) for quantity in ("busy_us", "us_per_message", *TAILS)),
+    *((quantity, 10, 20, 30, None) for quantity in BUDGETED if quantity not in COUNTED),
     *((quantity, 0, 2, 3, None) for quantity in COUNTED),
     ("total_us", 100, 200, 300, None),
     ("outside_us", 100, 200, 300, None),

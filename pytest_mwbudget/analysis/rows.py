@@ -96,10 +96,10 @@ def _occupation(entry: EntryIndex, us: Estimate, estimates: Estimates) -> Occupa
     if not busy.bounded:
         return None
     wait_us = max(0.0, us.estimate - busy.estimate) if waits else 0.0
-    if estimates.cpu is None or not estimates.cpu[entry].bounded:
-        return Occupation(busy, wait_us, None)
-    idle_us = split - estimates.cpu[entry]
-    # An idle time that cannot be told from zero counts as zero.
-    cpu_us = busy.estimate - idle_us.estimate if idle_us.low > 0 else busy.estimate
-    blocking = idle_us.low > max(BLOCKING_US, BLOCKING_SHARE * busy.estimate)
-    return Occupation(busy, wait_us, max(0.0, cpu_us), blocking)
+    cpu_us, blocking = None, False
+    if estimates.cpu is not None and estimates.cpu[entry].bounded:
+        idle_us = split - estimates.cpu[entry]
+        # An idle time that cannot be told from zero counts as zero.
+        cpu_us = max(0.0, busy.estimate - idle_us.estimate if idle_us.low > 0 else busy.estimate)
+        blocking = idle_us.low > max(BLOCKING_US, BLOCKING_SHARE * busy.estimate)
+    return Occupation(busy, wait_us, cpu_us, blocking)

@@ -14,7 +14,7 @@ from ..model.results import FRAMES, Frame
 from ..model.stack import Layer
 
 Bound = TypeVar("Bound", float, float | None)
-# Upper bounds by quantity: microseconds for `us`, `busy_us` and `us_per_message`, whole numbers for counts.
+# Upper bounds by quantity: microseconds for times, whole numbers for counts.
 Bounds: TypeAlias = Mapping[Quantity, float]
 # Bounds of a named layer: None removes the default bound of a quantity.
 LayerBounds: TypeAlias = Mapping[Quantity, float | None]

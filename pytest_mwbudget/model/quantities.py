@@ -20,6 +20,17 @@ Quantity: TypeAlias = Literal["us", "busy_us", "us_per_message", "p95_us", "p99_
 Source: TypeAlias = Literal[
     "split", "occupation", "messages", "tails", "savings", "trend", "counted", "executed", "boundary", "load"
 ]
+# The record of a `ResultRow` that has the figures of a source, as the beginning of their paths.
+RECORDS: Mapping[Source, str] = {
+    "split": "",
+    "occupation": "occupation.",
+    "messages": "messages.",
+    "tails": "tails.",
+    "savings": "saves.",
+    "trend": "trend.",
+    **dict.fromkeys(("counted", "executed", "boundary"), "counts."),
+    "load": "app.",
+}
 Format: TypeAlias = Literal["time", "latency", "number", "size", "share", "rate"]
 # Rows that can have a budget: layers, parts of the endpoint, the whole app under load. Of the other rows only the time
 # has one, by a keyword of its own.
@@ -47,12 +58,13 @@ class Traits:
 
     `title` and `meaning` describe its column; `short` replaces the title of a narrow column. A `detail` is shown on
     request, or if it has a budget. `holders` are the kinds of rows that can have a budget. `budget` is the meaning of
-    its marker keyword, empty without one.
+    its marker keyword, empty without one. `path` leads from a `ResultRow` to the figure, as for `paths.at`; by
+    default to the field of its name in the record of its source.
     """
 
     __slots__ = (
-        *("between", "budget", "compared", "detail", "format", "holders", "kinds", "meaning", "name", "needs", "per"),
-        *("prefix", "process_wide", "recorded", "short", "source", "tail", "title", "unit", "verb"),
+        *("between", "budget", "compared", "detail", "format", "holders", "kinds", "meaning", "name", "needs"),
+        *("path", "per", "prefix", "process_wide", "recorded", "short", "source", "tail", "title", "unit", "verb"),
     )
 
     def __init__(
@@ -62,6 +74,7 @@ class Traits:
         title: str,
         meaning: str,
         *,
+        path: str = "",
         format: Format = "time",  # noqa: A002
         short: str = "",
         detail: bool = False,
@@ -83,6 +96,7 @@ class Traits:
         self.source: Final = source
         self.title: Final = title
         self.meaning: Final = meaning
+        self.path: Final = path or f"{RECORDS[source]}{name}"
         self.format: Final = format
         self.short: Final = short or title
         self.detail: Final = detail
@@ -136,6 +150,7 @@ _TIMES = (
         "occupation",
         "busy µs",
         "the part of its time in which it holds the event loop",
+        path="occupation.busy",
         budget=f"{LAYER} the part of its self time that holds the event loop",
         holders=BOTH,
         verb="holds the event loop for",
@@ -160,6 +175,7 @@ _TIMES = (
         "messages",
         "1st byte µs",
         "time that it adds before the first part of the body leaves it",
+        path="messages.first_byte",
         needs="10 messages sent",
     ),
     Traits(
@@ -188,12 +204,25 @@ _TIMES = (
         between=3.0,
         tail=0.01,
     ),
-    Traits("saves_us", "savings", "saves µs", "how much less time a whole request takes without it", short="saves"),
+    Traits(
+        "saves_us",
+        "savings",
+        "saves µs",
+        "how much less time a whole request takes without it",
+        path="saves.us",
+        short="saves",
+    ),
     Traits(
         "us_per_1000", "trend", "growth µs", "what 1,000 more requests add to each request", detail=True, compared=False
     ),
     Traits(
-        "lasting", "trend", "growth objects", "objects of each request that stay alive", detail=True, compared=False
+        "lasting",
+        "trend",
+        "growth objects",
+        "objects of each request that stay alive",
+        path="trend.objects",
+        detail=True,
+        compared=False,
     ),
 )
 _COUNTS = (
@@ -360,6 +389,7 @@ _UNDER_LOAD = (
         "load",
         "share of requests/s",
         "under load, the share of the requests per second that it costs",
+        path="load.share",
         format="share",
         budget="budget for every middleware layer under load: the share of the requests per second that it costs, for"
         " example 5%",
@@ -394,7 +424,9 @@ PROCESS_WIDE: tuple[CountedQuantity, ...] = _those(lambda traits: traits.process
 RECORDABLE: tuple[Quantity, ...] = _those(lambda traits: traits.recorded != "never")
 RECORDED: tuple[Quantity, ...] = _those(lambda traits: traits.recorded == "always")
 # What runs are compared by, as far as it was measured; part of it is measured only for some readers, or under load.
+# Those of them that are no counts have an interval.
 COMPARED: tuple[str, ...] = _those(lambda traits: traits.compared)
+ESTIMATED: tuple[str, ...] = _those(lambda traits: traits.compared and not traits.counted)
 UNDER_LOAD: tuple[str, ...] = _those(lambda traits: traits.source == "load")
 # The share of the requests per second that a layer costs.
 RPS_SHARE: Quantity = "rps_share"

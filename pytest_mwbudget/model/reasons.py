@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from .quantities import COUNTED
+from .estimate import Estimate
+from .paths import at
+from .quantities import COUNTED, from_sources
 from .results import Result, ResultRow
 from .saves import UNREAD
 
-# The figures of a layer that have a reason if they are not known.
-MEASURED = ("us", "saves_us", "busy_us", "wait_us", "cpu_us", *COUNTED, "suspensions", "messages", "own_types")
+# The times of a layer that have a reason if they are not known, and all such figures.
+TIMES = from_sources("split", "savings", "occupation")
+MEASURED = (*(traits.name for traits in TIMES), *COUNTED, "suspensions", "messages", "own_types")
 
 
 def reasons(row: ResultRow, result: Result) -> dict[str, str]:
@@ -24,7 +27,7 @@ def reasons(row: ResultRow, result: Result) -> dict[str, str]:
     untimed = result.disturbed or (few if result.timed else "every budget is a count, so nothing was timed")
     uncounted = {**result.uncounted, **(row.counts.why if row.counts else {})}
     by_figure = {
-        **dict.fromkeys(("us", "busy_us", "wait_us"), untimed),
+        **{traits.name: untimed for traits in TIMES},
         "cpu_us": f"the clock of the processor's time is too coarse here, or {few}" if row.us else untimed,
         "saves_us": row.saves.why or "" if row.saves else untimed if not row.us else UNREAD,
         "own_types": uncounted.get("objects", ""),
@@ -36,10 +39,11 @@ def reasons(row: ResultRow, result: Result) -> dict[str, str]:
 
 def _known(row: ResultRow) -> Iterator[str]:
     """Yield the figures that the row has. A time that has no interval is one too."""
-    yield from (name for name, figure in row.estimates.items() if name == "us" or math.isfinite(figure.estimate))
-    if row.occupation is not None:
-        yield "wait_us"
-        yield from ["cpu_us"] if row.occupation.cpu_us is not None else []
+    for traits in TIMES:
+        figure = at(row, traits.path)
+        if isinstance(figure, Estimate) and traits.source != "split":
+            figure = figure.estimate if math.isfinite(figure.estimate) else None
+        yield from [traits.name] if figure is not None else []
     if row.counts is not None:
         yield from (*row.counted, "suspensions", "messages")
         yield from ["own_types"] if row.counts.objects else []

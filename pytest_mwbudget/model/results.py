@@ -14,7 +14,8 @@ from .judged import Verdict as Verdict
 from .judged import worst as worst
 from .load import LayerLoad, Load
 from .messages import Messages
-from .quantities import COUNTED, Quantity, from_sources
+from .paths import at
+from .quantities import COUNTED, ESTIMATED, TRAITS, Quantity
 from .remedies import BudgetPlace
 from .saves import Saves
 from .stack import ENDPOINT, OUTSIDE, TOTAL, Kind, Layer, RowIndex
@@ -243,18 +244,7 @@ class ResultRow:
     @property
     def estimates(self) -> dict[str, Estimate]:
         """The known times and, under load, rates, by quantity. Ends of their intervals may be infinite."""
-        tails = from_sources("tails") if self.tails else ()
-        under_load = ("rps", "p50_ms", "p99_ms") if self.app else ()
-        figures = {
-            "us": self.us,
-            "busy_us": self.occupation.busy if self.occupation else None,
-            "us_per_message": self.messages.us_per_message if self.messages else None,
-            "first_byte_us": self.messages.first_byte if self.messages else None,
-            **{traits.name: getattr(self.tails, traits.name) for traits in tails},
-            "saves_us": self.saves.us if self.saves else None,
-            "rps_share": self.load.share if self.load else None,
-            **{quantity: getattr(self.app, quantity) for quantity in under_load},
-        }
+        figures = {quantity: at(self, TRAITS[quantity].path) for quantity in ESTIMATED}
         return {quantity: figure for quantity, figure in figures.items() if figure is not None}
 
     def figure(self, quantity: str) -> Estimate | None:

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ..comparison.figures import is_part
 from ..model.changes import CERTAIN, CHANGE_WORDS, Change, Since
-from ..model.quantities import COMPARED, COUNTED, RECORDABLE, UNDER_LOAD
+from ..model.quantities import COMPARED, COUNTED, RECORDABLE, UNDER_LOAD, from_sources
 from ..model.stack import ENDPOINT, TOTAL
 from .text import formatted, listed
 
 # The most names that a sentence has.
 MOST_NAMES = 3
-# Times of a layer that are told only where they changed.
+# Parts of the time of a layer, and times of it that are told only where they changed.
+SPENT = tuple(traits.name for traits in from_sources("occupation"))
 FURTHER = tuple(quantity for quantity in COMPARED if quantity not in (*RECORDABLE, *UNDER_LOAD))
 
 
@@ -94,7 +95,7 @@ def _nothing(change: Change) -> bool:
 
 
 def without_implied(changes: Sequence[Change]) -> list[Change]:
-    """Leave out changes that another change implies: of `busy_us`, of counts of the whole request and endpoint.
+    """Leave out changes that another change implies: of parts of a time, of counts of the whole request and endpoint.
 
     Percentiles and further times of a layer are kept only if they changed and the typical time did not.
     """
@@ -107,7 +108,7 @@ def without_implied(changes: Sequence[Change]) -> list[Change]:
     return [
         change
         for change in changes
-        if not (change.quantity in ("busy_us", *FURTHER) and change.word == words.get(change.row))
+        if not (change.quantity in (*SPENT, *FURTHER) and change.word == words.get(change.row))
         and not (change.quantity in FURTHER and not change.changed)
         and not (change.quantity in COUNTED and change.quantity in implied.get(change.row, ()))
     ]

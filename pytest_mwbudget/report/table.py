@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, fields, replace
 
 from ..model.changes import Change
 from ..model.estimate import UNINFORMATIVE_TIMES, UNINFORMATIVE_US, WIDE_SHARE, WIDE_US, Estimate
-from ..model.quantities import TRAITS, UNDER_LOAD, Quantity, Traits, from_sources
+from ..model.paths import at
+from ..model.quantities import TRAITS, Quantity, Traits, from_sources
 from ..model.reasons import reasons
-from ..model.results import RecordedLimit, Result, ResultRow, Verdict, worst
+from ..model.results import Count, RecordedLimit, Result, ResultRow, Verdict, worst
 from ..model.stack import Origin
 from .text import amount, formatted
 
@@ -18,6 +19,8 @@ US, SAVES = TRAITS["us"], TRAITS["saves_us"]
 SPENT, MESSAGES = from_sources("occupation"), from_sources("messages")
 TAIL_COLUMNS, TREND_COLUMNS = from_sources("tails"), from_sources("trend")
 COUNTS = from_sources("counted", "executed", "boundary")
+# Figures of the request alone.
+ALONE = tuple(traits for traits in TRAITS.values() if traits.source != "load")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,14 +190,13 @@ def rows(result: Result) -> Iterator[Row]:
     """
     recorded = result.recorded.limits if result.recorded else ()
     for row in result.rows(parts=True):
-        known = (*_times(row), *_counts(row))
         limits: dict[Quantity, RecordedLimit] = (
             {} if row.is_part else {limit.quantity: limit for limit in recorded if limit.row == row.name}
         )
         held = {*row.judged, *limits}
         figures = {
             figure.column.name: replace(figure, judged=True) if figure.column.name in held else figure
-            for figure in known
+            for figure in _figures(row)
             if math.isfinite(figure.value)
         }
         yield Row(
@@ -206,29 +208,14 @@ def rows(result: Result) -> Iterator[Row]:
         )
 
 
-def _times(row: ResultRow) -> Iterator[Figure]:
-    for name, us in row.estimates.items():
-        if name not in UNDER_LOAD and (us.bounded or name != "us"):
-            yield _figure(TRAITS[name], us)
-    if (spent := row.occupation) is not None:
-        yield Figure(TRAITS["wait_us"], spent.wait_us)
-        if spent.cpu_us is not None:
-            yield Figure(TRAITS["cpu_us"], spent.cpu_us)
-    if (trend := row.trend) is not None:
-        us_column, objects_column = TREND_COLUMNS
-        if trend.us_per_1000 is not None:
-            yield _figure(us_column, trend.us_per_1000)
-        if trend.objects is not None:
-            yield Figure(objects_column, trend.objects)
-
-
-def _figure(column: Traits, us: Estimate) -> Figure:
-    low, high = (end if math.isfinite(end) else None for end in (us.low, us.high))
-    return Figure(column, us.estimate, low, high)
-
-
-def _counts(row: ResultRow) -> Iterator[Figure]:
-    for column in COUNTS if row.counts else ():
-        count = getattr(row.counts, column.name)
-        if count is not None:
-            yield Figure(column, count.count, count.low, count.high, count.kinds)
+def _figures(row: ResultRow) -> Iterator[Figure]:
+    for column in ALONE:
+        known = at(row, column.path)
+        if isinstance(known, Estimate):
+            low, high = (end if math.isfinite(end) else None for end in (known.low, known.high))
+            if known.bounded or column != US:
+                yield Figure(column, known.estimate, low, high)
+        elif isinstance(known, Count):
+            yield Figure(column, known.count, known.low, known.high, known.kinds)
+        elif known is not None:
+            yield Figure(column, known)

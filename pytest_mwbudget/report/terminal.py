@@ -329,7 +329,9 @@ def _shows(column: Traits, shown: View, verbose: bool) -> bool:
     if column in SPENT:
         spent = [row.occupation for row in shown.layers if row.occupation]
         wanted = (
-            verbose or "busy_us" in budgets or any(occupation.wait_us or occupation.blocking for occupation in spent)
+            verbose
+            or any(each.name in budgets for each in SPENT)
+            or any(occupation.wait_us or occupation.blocking for occupation in spent)
         )
         return bool(spent) and wanted
     # Objects retained after some requests may be a growing cache; a median above 0 is a leak.

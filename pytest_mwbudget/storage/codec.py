@@ -1,7 +1,8 @@
 """The codec: runs and their results as plain data for JSON, and back.
 
 One table says where each key of the JSON is in the records, for writing and for reading. `schema.json` beside this
-module describes the file for others: a test holds its keys and types against the table and the types of the records.
+module describes the file for others: `docs/tables.py` writes the keys of figures into it, and a test holds its keys and
+types against the table and the types of the records.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, TypeAlias
 from ..model.changes import Change
 from ..model.estimate import Estimate
 from ..model.measured_run import LeftOut, MeasuredRun
-from ..model.quantities import PROCESS_WIDE, TRAITS
+from ..model.quantities import PROCESS_WIDE, TRAITS, Source, from_sources
 from ..model.reasons import reasons
 from ..model.results import FRAMES, Advice, Count, Counts, Result, ResultRow
 from ..model.saves import UNREAD, Saves
@@ -27,11 +28,22 @@ Data: TypeAlias = Mapping[str, Any]
 Advise: TypeAlias = Callable[[Result], Iterable[Advice]]
 
 SCHEMA = "pytest-mwbudget/1"
+# The one time whose interval has a key of its own.
+BUSY: Mapping[str, Shape] = {
+    "busy_us": "occupation.busy.estimate",
+    "busy_interval_us": ("occupation.busy.low", "occupation.busy.high"),
+}
 
 
 def _named(*keys: str, within: str = "") -> dict[str, Shape]:
     """Return the shape of keys that have the names of fields, of the record at the path `within`."""
     return {key: f"{within}.{key}" if within else key for key in keys}
+
+
+def _times(source: Source) -> dict[str, Shape]:
+    """Return the shape of the times of a source."""
+    shapes = (BUSY if traits.name in BUSY else {traits.name: traits.path} for traits in from_sources(source))
+    return {key: shape for times in shapes for key, shape in times.items()}
 
 
 def _count(quantity: str, kinds: str | None, within: str) -> dict[str, Shape]:
@@ -54,10 +66,9 @@ ROW: Mapping[str, Shape] = {
     **_named("index", "name", "qualname", "kind", "entered", "runs_task", within="layer"),
     **_named("merged_with", "merged_because", within="layer"),
     **_named("us", "method"),
-    "saves_us": "saves.us",
-    "busy_us": "occupation.busy.estimate",
-    "busy_interval_us": ("occupation.busy.low", "occupation.busy.high"),
-    **_named("wait_us", "cpu_us", "blocking", within="occupation"),
+    **_times("savings"),
+    **_times("occupation"),
+    "blocking": "occupation.blocking",
     **_named("tails", "trend"),
     **_counts("counts."),
     "per_message": "messages",

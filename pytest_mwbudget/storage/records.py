@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache, partial
 from itertools import chain
@@ -11,6 +11,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from ..model.endpoint import EndpointReport
+from ..model.paths import at, steps
 
 Record = TypeVar("Record")
 # The path of a value in a record, as `occupation.busy.low`; several paths for a list; an object. None for a value that
@@ -63,9 +64,9 @@ class Records:
     def _written(self, record: Any, shape: Shape) -> Any:
         """Return the value of a key. A list or an object without any value is null."""
         if isinstance(shape, str):
-            return self.plain(_at(record, shape))
+            return self.plain(at(record, shape))
         if isinstance(shape, tuple):
-            values = [_at(record, path) for path in shape]
+            values = [at(record, path) for path in shape]
             return None if all(value is None for value in values) else self.plain(values)
         data = {key: self._written(record, part) for key, part in shape.items()} if shape else {}
         return None if all(value is None for value in data.values()) else data
@@ -82,7 +83,7 @@ class Records:
         """Return the plain values of a record, without those that are null."""
         values = Values()
         for path, value in _placed(self.shape(kind), data):
-            *outer, name = _steps(path)
+            *outer, name = steps(path)
             inside = values
             for step in outer:
                 inside = inside.setdefault(step, Values())
@@ -142,20 +143,6 @@ def bare(hint: Any) -> Any:
         first, *others = (kind for kind in get_args(hint) if kind is not NoneType)
         return Literal[*chain(*map(get_args, (first, *others)))] if others else bare(first)
     return getattr(hint, "__supertype__", hint)
-
-
-@cache
-def _steps(path: str) -> Sequence[str]:
-    return path.split(".")
-
-
-def _at(record: Any, path: str) -> Any:
-    """Return the value at a path, None if a record on the way is."""
-    for step in _steps(path):
-        record = record.get(step) if isinstance(record, Mapping) else getattr(record, step)
-        if record is None:
-            return None
-    return record
 
 
 def _placed(shape: Mapping[str, Shape], data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -16,6 +16,7 @@ import pytest
 
 from ...model.estimate import Seconds
 from ...processes import TimeOverError, environment_of_pytest, run
+from ..artifacts import HISTORY, RENDERED, SAVE
 from ..configuration import plugin_of
 
 # Names the directory of a recount in its process: `ORDER` says what to count, `RESULT` gets the results.
@@ -26,7 +27,7 @@ TEMPORARY = "temporary"
 # Options of pytest and of its plugins that write files, select tests by an earlier run, or start other processes.
 WRITERS = (
     *("xmlpath", "htmlpath", "report_log", "json_report_file", "benchmark_json", "allure_report_dir", "pastebin"),
-    *("mw_budget_html", "mw_budget_markdown", "mw_budget_benchmark_json", "mw_budget_history", "mw_budget_save"),
+    *(f"mw_budget_{output.name.replace('-', '_')}" for output in (SAVE, HISTORY, *RENDERED)),
     *("mw_budget_compare", "mw_budget_compare_fail", "store_durations", "cacheclear"),
 )
 SELECTORS = ("lf", "failedfirst", "stepwise", "usepdb", "mw_budget_update", "mw_budget_update_mode", "mw_budget_reason")
