@@ -369,6 +369,12 @@ STREAMS = estimates(messages={OUTER: Messages(PerMessage(20, us(2, 3)))})
             "undecided",
             f"the interval 95.00 to 105.00 µs holds the budget of 100.2 µs; {NEVER} [near-budget]",
         ),
+        (
+            looked(estimates(shared_us={ENDPOINT: 11.0}), frames={"endpoint": 103}),  # a part runs in a task of its own
+            "undecided",
+            "the interval 95.00 to 105.00 µs holds the budget of 103 µs; --mw-budget-max-time=7 may be enough"
+            " [near-budget]",
+        ),
     ],
 )
 def test_every_row_of_a_look_is_judged(look: Look, verdict: Verdict, reason: str | None) -> None:
