@@ -35,7 +35,7 @@ from .counting.counted import Counted, counted, counted_inside, hops
 from .counting.executed import Executed, ExecutedRun
 from .counting.executed import Pace as ExecutedPace
 from .counting.run import CountingRun, RequestCharges
-from .errors import MeasurementError, RepetitionError, ResponseError
+from .errors import MeasurementError, ResponseError
 from .interpreter.foreign_tools import ForeignTools, suspended
 from .interpreter.tracers import Hooks, threads_untraced
 from .limits.judging import with_undecided
@@ -319,7 +319,7 @@ class _Run:
         known = {entry.identity for entry in self.stack.entries}
         try:
             now = await _traced(self.caller, self.settings, self.foreign_tools)
-        except (MeasurementError, RepetitionError, ResponseError):  # requests without a layer may have changed the app
+        except (MeasurementError, ResponseError):  # requests without a layer may have changed the app
             return ""
         entered = [] if now.anew else [layer.name for i, layer in now.layers if _is_new(now, i, known)]
         return ", ".join(entered)

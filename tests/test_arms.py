@@ -14,7 +14,7 @@ import pytest
 
 from pytest_mwbudget.analysis.savings import Arm
 from pytest_mwbudget.asgi import loops
-from pytest_mwbudget.errors import MeasurementError, ResponseError
+from pytest_mwbudget.errors import MeasurementError, MwBudgetError, ResponseError
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import LoopName
 from pytest_mwbudget.model.stack import EntryIndex
@@ -201,12 +201,13 @@ class Made:
         *,
         failing: Arm = THIRD,
         after: int = sys.maxsize,
+        error: type[MwBudgetError] = ResponseError,
         check: Callable[[], None] = lambda: None,
         **options: Any,
     ) -> None:
         self.now_ns = self.ticks = 0
         self.order: list[Arm] = []
-        self.failing, self.after, self.check = failing, after, check
+        self.failing, self.after, self.error, self.check = failing, after, error, check
         deadline = Deadline(round(end_s * NS_PER_S), lambda: self.now_ns, self.tick)
         with unchanged_code():
             self.arms, self.rounds = asyncio.run(self.made(deadline, options))
@@ -224,8 +225,9 @@ class Made:
         self.order.append(arm)
         self.now_ns += BLOCK_NS
         if arm == self.failing and self.order.count(arm) > self.after:
-            error = ResponseError("without it the app answers another status")
-            error.status = 500
+            error = self.error("without it the app answers another status")
+            if isinstance(error, ResponseError):
+                error.status = 500
             raise error
         return len(self.order)
 
@@ -277,6 +279,12 @@ def test_a_layer_without_which_a_block_fails_is_left_in_from_then_on_and_does_no
 def test_a_failure_with_every_layer_is_that_of_the_caller() -> None:
     with pytest.raises(ResponseError):
         Made(8.0, failing=None, after=2)
+
+
+def test_only_the_failures_that_are_the_apps_refuse_a_layer() -> None:
+    assert Made(8.0, after=2, error=MeasurementError).arms.why_not == {THIRD: "the app does not answer without it"}
+    with pytest.raises(MeasurementError):
+        Made(8.0, after=2, error=MeasurementError, failures=ResponseError)
 
 
 def test_what_ends_the_measurement_ends_the_rounds() -> None:

@@ -369,6 +369,12 @@ STREAMS = estimates(messages={OUTER: Messages(PerMessage(20, us(2, 3)))})
             "undecided",
             f"the interval 95.00 to 105.00 µs holds the budget of 100.2 µs; {NEVER} [near-budget]",
         ),
+        (
+            looked(estimates(shared_us={ENDPOINT: 11.0}), frames={"endpoint": 103}),  # a part runs in a task of its own
+            "undecided",
+            "the interval 95.00 to 105.00 µs holds the budget of 103 µs; --mw-budget-max-time=7 may be enough"
+            " [near-budget]",
+        ),
     ],
 )
 def test_every_row_of_a_look_is_judged(look: Look, verdict: Verdict, reason: str | None) -> None:
@@ -376,11 +382,18 @@ def test_every_row_of_a_look_is_judged(look: Look, verdict: Verdict, reason: str
     assert (judged.verdict, judged.reason) == (verdict, reason)
 
 
+def test_a_layer_that_is_measured_with_the_endpoint_is_not_judged_by_the_whole_endpoint() -> None:
+    inside = Bounded(None, replace(layer(2, merged=True), merged_with="(endpoint)"), {"us": 200.0})
+    judged = only(judge_all(bounded_rows([inside], {}, ENDPOINT), KNOWN, EFFORT))
+    assert (judged.verdict, judged.reason) == ("undecided", MERGES.replace("Outer", "(endpoint)"))
+
+
 def own_ns(slow: int) -> dict[EntryIndex, list[float]]:
     """Return 2,000 requests of the outer layer, of which some take 1 ms, evenly spread."""
     return {OUTER: [1_000_000.0 if slow and number % (2000 // slow) == 0 else 20_000.0 for number in range(2000)]}
 
 
+FEW_REQUESTS = estimates(own_ns={OUTER: [20_000.0] * 50})
 WAITS = "it waits for threads or for something else, and the machine decides how long a wait takes [machine-tail]"
 
 
@@ -392,7 +405,9 @@ WAITS = "it waits for threads or for something else, and the machine decides how
         (estimates(own_ns=own_ns(100)), CROWDED, "undecided", CROWDED),
         (estimates(own_ns=own_ns(100), hopping={OUTER}), None, "undecided", WAITS),
         (estimates(own_ns=own_ns(100), machine_ns=[]), None, "undecided", "pieces of fixed work"),
-        (estimates(own_ns={OUTER: [20_000.0] * 50}), None, "undecided", "p99 takes about"),
+        (FEW_REQUESTS, None, "undecided", "p99 takes about"),
+        (replace(FEW_REQUESTS, growing={OUTER}), None, "undecided", "its time grows with the requests served"),
+        (replace(FEW_REQUESTS, detection_limit_us=2000.0), None, "undecided", "below this run's detection limit"),
         (
             estimates(own_ns=own_ns(100), detection_limit_us=2000.0),
             None,

@@ -229,6 +229,24 @@ def test_a_time_is_judged_by_its_interval() -> None:
     assert (slow.verdict, crowded.verdict, crowded.reason) == ("undecided", "undecided", "another process measures")
 
 
+def test_the_total_needs_no_detection_limit_and_a_time_without_an_interval_is_not_known() -> None:
+    books = RESULT.books
+    assert books is not None
+    limits = {
+        place(row=row, quantity="us", processor=CPU): Limit(us.high)
+        for row, us in (("(outside)", books.outside), ("(total)", books.total))
+    }
+    coarse = replace(RESULT, slowdown=1.0, floor_us=1e6)
+    outside, total = judged(coarse, limits, CPU)
+    assert (outside.verdict, total.verdict) == ("undecided", "pass")
+    assert str(outside.reason).endswith("[below-detection-limit]")
+    unknown = Estimate(10.0, -math.inf, math.inf)
+    outside, total = judged(but(coarse, books=replace(books, outside=unknown)), limits, CPU)
+    assert (outside.value, outside.reason) == (None, "its time is not known [too-few-requests]")
+    untold = but(coarse, books=replace(books, outside=unknown), ledger=None)
+    assert [limit.row for limit in judged(untold, limits, CPU)] == ["(total)"]
+
+
 @pytest.mark.parametrize(("saved_us", "verdict"), [(2.0, "undecided"), (500.0, "fail"), (None, "fail")])
 def test_a_broken_time_that_leaving_the_layer_out_contradicts_is_undecided(
     saved_us: float | None, verdict: Verdict

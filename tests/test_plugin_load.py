@@ -12,8 +12,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from fnmatch import fnmatch
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,16 +25,18 @@ import pytest
 import pytest_mwbudget.load.process
 import pytest_mwbudget.load.run
 import pytest_mwbudget.load.server
+from pytest_mwbudget.analysis.load import Burst
 from pytest_mwbudget.config.settings import Settings, Under
-from pytest_mwbudget.errors import ResponseError
+from pytest_mwbudget.errors import MeasurementError, ResponseError
 from pytest_mwbudget.load.processor import Cores
 from pytest_mwbudget.load.run import _Driver, requests_of
 from pytest_mwbudget.load.server import Served
 from pytest_mwbudget.storage.codec import measured_run
 
-from .apps import LEAN, SPIN, run_inside
+from .apps import LEAN, SPIN, Noop, hello, run_inside
 from .conftest import needs
 from .projects import heeds_interrupts
+from .test_arms import arms_of
 from .test_load_generator import ended
 from .test_report_schema import misfits
 
@@ -516,6 +520,29 @@ def test_what_is_wrong_with_a_burst(figures: Any, raised: Exception | None, said
         asyncio.run(driver.sent(3, 10))
     assert fnmatch(str(failed.value), f"GET /: {said}*")
     assert (failed.value.status, failed.value.__cause__, served.raised) == (status, raised, [])
+
+
+def test_the_end_of_the_load_generator_is_not_blamed_on_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    left_out: list[Any] = []
+
+    async def burst(self: Any, requests: int) -> Burst:
+        if left_out[-1] is not None:
+            raise MeasurementError("the load generator ended with status 1")
+        return Burst(100.0, [1000.0], (100.0,))
+
+    async def main() -> None:
+        arms: Any = await arms_of(Noop(hello))
+        arms.bypasses = SimpleNamespace(without=lambda arm: nullcontext(left_out.append(arm)))
+        environment: Any = SimpleNamespace(clock=count(0, 100_000).__next__, progress=lambda share: None)
+        nothing: Any = None
+        driver = _Driver(
+            nothing, Settings(load_time_s=0.1), Under(1), environment, nothing, arms, nothing, nothing, request_ns=1e5
+        )
+        await driver.rounds(0)
+
+    monkeypatch.setattr(_Driver, "burst", burst)
+    with pytest.raises(MeasurementError, match="the load generator ended"):
+        asyncio.run(main())
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no limit of open files")

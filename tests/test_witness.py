@@ -224,6 +224,11 @@ def test_a_pass_stands_if_the_saving_is_smaller_or_agrees() -> None:
     assert verdict(us(49.9, 0.05), us(56, 1), "us", judged("pass")) == judged("pass")
 
 
+@pytest.mark.parametrize("quantity", [quantity for quantity in TIMES if quantity != "us"])
+def test_a_saving_takes_back_no_pass_but_that_of_the_whole_time(quantity: Quantity) -> None:
+    assert verdict(us(20, 2), us(300, 5), quantity, judged("pass")) == judged("pass")
+
+
 @relaxed
 @given(
     own=st.none() | estimates(),

@@ -118,7 +118,7 @@ class Estimates:
         return self.split.get(key) if isinstance(key, int) else {"outside": self.outside, "total": self.whole}.get(key)
 
     def error_us(self, key: Key) -> Microseconds:
-        """Return the part of the half width of a row's time that more requests do not narrow."""
+        """Return the part of the half width of a layer's time that more requests do not narrow."""
         return self.method_us.get(key, 0.0) + self.shared_us.get(key, 0.0)
 
     @property

@@ -105,7 +105,7 @@ class _Judging:
             if TRAITS[quantity].source == "tails" and isinstance(key, int):
                 conditions = self._of_percentile(key, row, quantity, us, bound)
             else:
-                conditions = self._of_time(key, quantity, us, bound)
+                conditions = self._of_time(bounded, key, quantity, us, bound)
             return judge(quantity, us, bound, conditions).unless(self.crowded)
 
         return _together(bounded, quantity, judged)
@@ -116,7 +116,7 @@ class _Judging:
             return percentile(self.estimates, bounded.entry, quantity)
         return row.estimates.get(quantity)
 
-    def _of_time(self, key: Key, quantity: Quantity, us: Estimate, bound: float) -> Conditions:
+    def _of_time(self, bounded: Bounded, key: Key, quantity: Quantity, us: Estimate, bound: float) -> Conditions:
         """Return the conditions of a typical time.
 
         If it grows with the requests served, no amount of time brings a verdict within its course.
@@ -127,9 +127,9 @@ class _Judging:
         course = _growth(us, bound) if key in estimates.growing else None
         rate = self.effort.requests / max(seconds, 1e-9)
         enough_s = ENOUGH_REQUESTS / max(rate, 1e-9)
-        needed_s = seconds_needed(
-            us, bound, seconds, slowdown=slowdown, waited_us=waited_us, method_us=estimates.error_us(key)
-        )
+        # The interval of an endpoint does not hold the error of a layer that spawns tasks.
+        error_us = estimates.error_us(key) if bounded.frame is None else estimates.method_us.get(key, 0.0)
+        needed_s = seconds_needed(us, bound, seconds, slowdown=slowdown, waited_us=waited_us, method_us=error_us)
         advice = "it is so near its budget that no run would decide: a budget of 1.3 times the figure leaves room"
         if needed_s is not None:
             advice = more_time(needed_s, us, self.time)

@@ -186,7 +186,11 @@ class _Driver:
         requests = requests_of(self.request_ns, self.under.clients, deadline.at_ns - self.clock())
         try:
             rounds = await self.arms.rounds(
-                lambda arm: self.burst(requests), deadline, self.request_ns * requests, when=" under load"
+                lambda arm: self.burst(requests),
+                deadline,
+                self.request_ns * requests,
+                failures=ResponseError,  # the end of the load generator is not the layer's
+                when=" under load",
             )
         finally:
             self.environment.progress(None)

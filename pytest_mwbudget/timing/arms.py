@@ -99,15 +99,16 @@ class Arms:
         most: int = sys.maxsize,
         whole: Callable[[int], int] = lambda layers: 1,
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
+        failures: type[Exception] = Exception,
         when: str = "",
     ) -> list[Blocks[Block]]:
         """Make rounds until the deadline, at most `most`. A round is one block without each layer and some with all.
 
         All layers are compared with the same blocks with every layer; `whole` returns the number of these for a number
         of layers. `block` makes a block, which is expected to take `block_ns`. In too little time for one round, only
-        blocks with every layer are made. `around` is a context round each round. A layer without which a block fails is
-        refused, in the situation that `when` names, and its blocks do not count. Raises what a block with every layer
-        raises.
+        blocks with every layer are made. `around` is a context round each round. A layer without which a block raises
+        one of `failures` is refused, in the situation that `when` names, and its blocks do not count. Raises what else
+        a block raises.
         """
         rounds: list[Blocks[Block]] = []
         enough, round_ns = True, block_ns * (len(self.layers) + 1)
@@ -118,19 +119,24 @@ class Arms:
             if not arms or (rounds and not enough):
                 break
             with around():
-                rounds.append(await self._round(self.rng.sample(arms, len(arms)), block, deadline, when))
+                rounds.append(await self._round(self.rng.sample(arms, len(arms)), block, deadline, failures, when))
             round_ns = deadline.clock() - begin
         return [[(arm, made) for arm, made in blocks if arm not in self.why_not] for blocks in rounds]
 
     async def _round(
-        self, arms: Sequence[Arm], block: Callable[[Arm], Awaitable[Block]], deadline: Deadline, when: str
+        self,
+        arms: Sequence[Arm],
+        block: Callable[[Arm], Awaitable[Block]],
+        deadline: Deadline,
+        failures: type[Exception],
+        when: str,
     ) -> Blocks[Block]:
         blocks: Blocks[Block] = []
         for arm in arms:
             try:
                 with self.bypasses.without(arm):
                     blocks.append((arm, await block(arm)))
-            except Exception as error:
+            except failures as error:
                 if arm is None:
                     raise
                 self._refuse_for(error, arm, when)
