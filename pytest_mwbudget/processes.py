@@ -24,6 +24,8 @@ SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.001, 0.05
 ENDINGS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 # What CI systems set: each process of pytest would add its table to the summary of the job, and its annotations.
 OF_CI = ("GITHUB_STEP_SUMMARY", "GITHUB_ACTIONS")
+# Where Linux lists the processes.
+PROC = Path("/proc")
 
 
 class TimeOverError(Exception):
@@ -127,13 +129,25 @@ def _signalled(process: subprocess.Popen[bytes], name: str) -> bool:
 
 
 def _is_there(process: subprocess.Popen[bytes]) -> bool:
+    """Whether the process or a child of it runs."""
     if process.poll() is None or not hasattr(os, "killpg"):
         return process.returncode is None
     try:
         os.killpg(process.pid, 0)
     except (ProcessLookupError, PermissionError):
         return False
-    return True
+    # In many containers nobody waits for orphans: they stay in the group for good after they have ended.
+    processes = list(PROC.glob("[0-9]*/stat"))
+    return not processes or any(_runs(stat, process.pid) for stat in processes)
+
+
+def _runs(stat: Path, group: int) -> bool:
+    """Whether Linux says in `stat` that a process is of the group, and has not ended."""
+    try:
+        state, _parent, own_group, *_ = stat.read_text(errors="replace").rpartition(")")[2].split()
+    except (OSError, ValueError):  # it is gone meanwhile
+        return False
+    return int(own_group) == group and state not in ("Z", "X")
 
 
 def _waited(ended: Callable[[], bool], limit_s: Seconds | None) -> bool:

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pytest_mwbudget import processes
 from pytest_mwbudget.config.checks import check
 from pytest_mwbudget.errors import SettingError
 from pytest_mwbudget.interpreter.clocks import perf_counter
@@ -724,11 +723,8 @@ def test_what_another_run_wrote_meanwhile_is_kept(project: Project, monkeypatch:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no groups of processes")
-def test_a_process_that_a_test_leaves_behind_ends_with_the_recount(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_a_test_leaves_behind_ends_with_the_recount(pytester: pytest.Pytester) -> None:
     """It has the output of the recount, too, which nobody must wait for."""
-    monkeypatch.setattr(processes, "ENDING_S", 0.5)
     server = "subprocess.Popen(['sleep', '60'])"
     pytester.makepyfile(test_app=f"import subprocess\n\n\ndef test_one():\n    server = {server}\n")
     config: Any = SimpleNamespace(
