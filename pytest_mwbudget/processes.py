@@ -169,10 +169,12 @@ def _waited(ended: Callable[[], bool], limit_s: Seconds | None) -> bool:
 def uninterrupted() -> Iterator[None]:
     """Put off Ctrl-C, and what else ends this process, to the end of the block, which cleans up."""
     late: list[int] = []
-    with _handled((signal.SIGINT, *ENDINGS), lambda number, frame: late.append(number)):
-        yield
-    for number in late[:1]:
-        signal.raise_signal(number)
+    try:
+        with _handled((signal.SIGINT, *ENDINGS), lambda number, frame: late.append(number)):
+            yield
+    finally:
+        for number in late[:1]:
+            signal.raise_signal(number)
 
 
 @contextmanager

@@ -138,13 +138,16 @@ def test_a_command_that_does_not_exist_is_an_error_of_the_system(tmp_path: Path)
 # ---- signals ------------------------------------------------------------------------------------------------------
 
 
-def test_an_interrupt_while_something_is_cleaned_up_comes_afterwards() -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_interrupt_while_something_is_cleaned_up_comes_afterwards(fails: bool) -> None:
     steps = []
     try:
         with uninterrupted():
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
             steps.append("cleaned up")
+            if fails:
+                raise OSError
     except KeyboardInterrupt:
         steps.append("interrupted")
     assert steps == ["cleaned up", "interrupted"]
