@@ -453,6 +453,29 @@ def test_what_cannot_be_measured_is_skipped_also_in_junit_xml_and_the_rest_goes_
     assert str(skipped.get("message")).startswith("GET /private answered 401")
 
 
+def test_a_skip_by_a_fixture_or_a_mark_skips_its_item_only(shop: pytest.Pytester) -> None:
+    shop.makeconftest(
+        """
+        import pytest
+
+        @pytest.fixture(autouse=True)
+        def log_in(request, mw_budget):
+            if request.node.name == "GET /echo":
+                pytest.skip("no database")
+            if request.node.name == "GET /item/1":
+                mw_budget.get("/private")
+
+        def pytest_collection_modifyitems(items):
+            items[0].add_marker(pytest.mark.skip("not today"))
+        """
+    )
+    requests = [f"--mw-budget-request={path}" for path in ("/health", "/echo", "/item/1", "/api/health")]
+    result = measured(shop, "shop:create_app('health', 'echo', 'private')", *requests, "-rs")
+    result.assert_outcomes(passed=1, skipped=3)
+    for reason in ("not today", "no database", "GET /private answered 401"):
+        result.stdout.fnmatch_lines([f"SKIPPED [[]1[]] mw-budget: {reason}*"])
+
+
 def test_ten_megabytes_both_ways(shop: pytest.Pytester) -> None:
     body = "x" * 10_000_000
     posted = f"[[requests]]\nmethod = 'POST'\nurl = '/echo'\nbody = '{body}'\n"
