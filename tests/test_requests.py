@@ -385,6 +385,32 @@ def test_requests_of_fixtures_use_the_app_and_the_lifespan_of_the_items(shop: py
     assert urls == ["/health", "/health", "/health", "/api/health"]
 
 
+def test_an_unexpected_status_in_a_fixture_is_an_error_and_other_loops_have_a_lifespan_of_their_own(
+    shop: pytest.Pytester,
+) -> None:
+    shop.makeconftest(
+        """
+        import asyncio
+        import pytest
+
+        @pytest.fixture(autouse=True)
+        def log_in(mw_budget):
+            if "api" in mw_budget.item.name:
+                mw_budget.get("/private", expect_status=200)
+            mw_budget.get("/private", expect_status=401)
+            yield
+            asyncio.run(mw_budget.aget("/health"))
+        """
+    )
+    result = measured(
+        shop, "shop:create_app('health', 'private')", "--mw-budget-request=/health", "--mw-budget-request=/api/health"
+    )
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["GET /private answered 401, expected 200; nothing was measured.*"])
+    assert [what for what in logged() if "loop" not in what] == ["startup", "startup", "shutdown", "shutdown"]
+    assert len(set(logged())) == 4
+
+
 @pytest.mark.parametrize(("loop", "startups"), [("asyncio", 1), ("uvloop", 1), ("trio", 2)])
 def test_each_loop_runs_the_app(shop: pytest.Pytester, loop: str, startups: int) -> None:
     pytest.importorskip(loop)
