@@ -723,16 +723,28 @@ def test_what_another_run_wrote_meanwhile_is_kept(project: Project, monkeypatch:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no groups of processes")
-def test_a_process_that_a_test_leaves_behind_ends_with_the_recount(pytester: pytest.Pytester) -> None:
-    """It has the output of the recount, too, which nobody must wait for."""
-    server = "subprocess.Popen(['sleep', '60'])"
-    pytester.makepyfile(test_app=f"import subprocess\n\n\ndef test_one():\n    server = {server}\n")
+def test_a_recount_ends_what_a_test_leaves_behind_and_is_in_the_same_ci_system(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has the output of the recount, too, which nobody must wait for."""
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(pytester.path / "summary"))
+    pytester.makepyfile(
+        test_app="""
+        import os
+        import subprocess
+
+        def test_one():
+            server = subprocess.Popen(["sleep", "60"])
+            assert (os.environ["GITHUB_ACTIONS"], os.environ.get("GITHUB_STEP_SUMMARY")) == ("true", None)
+        """
+    )
     config: Any = SimpleNamespace(
         invocation_params=SimpleNamespace(dir=pytester.path, args=[*LEAN, "--mw-budget", "test_app.py"]),
         pluginmanager=SimpleNamespace(hasplugin=lambda name: False),
     )
     begin = perf_counter()
-    assert recounted(config, Recount(("test_app.py::test_one",), seed=1))["measurements"] == []
+    assert recounted(config, Recount(("test_app.py::test_one",), seed=1, alone=True))["measurements"] == []
     assert perf_counter() - begin < 40
 
 

@@ -169,8 +169,8 @@ def test_threads_other_than_the_main_one_run_processes_too(tmp_path: Path) -> No
     assert outputs == [b"one\n"]
 
 
-def test_the_environment_of_pytest_has_no_reports_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*processes.OF_CI, "KEPT"):
-        monkeypatch.setenv(name, "1")
-    environment = processes.environment_of_pytest(ADDED="2")
-    assert {name for name in (*processes.OF_CI, "KEPT", "ADDED") if name in environment} == {"KEPT", "ADDED"}
+def test_the_environment_of_pytest_has_all_but_the_summary_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (processes.STEP_SUMMARY, "GITHUB_ACTIONS"):
+        monkeypatch.setenv(name, "true")
+    expected = {name: value for name, value in os.environ.items() if name != processes.STEP_SUMMARY}
+    assert processes.environment_of_pytest(ADDED="2") == {**expected, "ADDED": "2"}
