@@ -22,8 +22,10 @@ ENDING_S: Seconds = 3.0
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.001, 0.05
 # What a CI system and a terminal that is closed send to end a process. Windows has no SIGHUP.
 ENDINGS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-# What CI systems set: each process of pytest would add its table to the summary of the job, and its annotations.
-OF_CI = ("GITHUB_STEP_SUMMARY", "GITHUB_ACTIONS")
+# Set by GitHub: each process of pytest would add its table to the summary of the job.
+STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
+# Where Linux lists the processes.
+PROC = Path("/proc")
 
 
 class TimeOverError(Exception):
@@ -44,8 +46,11 @@ class Ended:
 
 
 def environment_of_pytest(**changed: str) -> dict[str, str]:
-    """Return the environment for another process of pytest, whose reports are not those of the job."""
-    return {name: value for name, value in os.environ.items() if name not in OF_CI} | changed
+    """Return the environment for another process of pytest, which adds nothing to the summary of the job.
+
+    Tests that look at the CI system find what they find in this process.
+    """
+    return {name: value for name, value in os.environ.items() if name != STEP_SUMMARY} | changed
 
 
 def run(
@@ -127,13 +132,25 @@ def _signalled(process: subprocess.Popen[bytes], name: str) -> bool:
 
 
 def _is_there(process: subprocess.Popen[bytes]) -> bool:
+    """Whether the process or a child of it runs."""
     if process.poll() is None or not hasattr(os, "killpg"):
         return process.returncode is None
     try:
         os.killpg(process.pid, 0)
     except (ProcessLookupError, PermissionError):
         return False
-    return True
+    # In many containers nobody waits for orphans: they stay in the group for good after they have ended.
+    processes = list(PROC.glob("[0-9]*/stat"))
+    return not processes or any(_runs(stat, process.pid) for stat in processes)
+
+
+def _runs(stat: Path, group: int) -> bool:
+    """Whether Linux says in `stat` that a process is of the group, and has not ended."""
+    try:
+        state, _parent, own_group, *_ = stat.read_text(errors="replace").rpartition(")")[2].split()
+    except (OSError, ValueError):  # it is gone meanwhile
+        return False
+    return int(own_group) == group and state not in ("Z", "X")
 
 
 def _waited(ended: Callable[[], bool], limit_s: Seconds | None) -> bool:
@@ -155,10 +172,12 @@ def _waited(ended: Callable[[], bool], limit_s: Seconds | None) -> bool:
 def uninterrupted() -> Iterator[None]:
     """Put off Ctrl-C, and what else ends this process, to the end of the block, which cleans up."""
     late: list[int] = []
-    with _handled((signal.SIGINT, *ENDINGS), lambda number, frame: late.append(number)):
-        yield
-    for number in late[:1]:
-        signal.raise_signal(number)
+    try:
+        with _handled((signal.SIGINT, *ENDINGS), lambda number, frame: late.append(number)):
+            yield
+    finally:
+        for number in late[:1]:
+            signal.raise_signal(number)
 
 
 @contextmanager

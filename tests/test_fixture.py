@@ -79,6 +79,14 @@ def test_a_request_below_a_running_loop_names_the_method_to_await() -> None:
             asyncio.run(main(partial(getattr(client(), name), *arguments)))
 
 
+def test_a_call_with_wrong_arguments_fails_by_its_own_name_before_a_loop_runs() -> None:
+    made = client()
+    for name, arguments in (("get", ()), ("request", ("GET",)), ("websocket", ("/",))):
+        with pytest.raises(TypeError, match=rf"mw_budget\.{name}\(\.\.\.\): missing a required"):
+            getattr(made, name)(*arguments)
+    assert not made.tried
+
+
 def test_each_method_of_an_event_loop_of_its_own_is_that_of_the_running_one() -> None:
     methods = {name for name in vars(MwBudget) if f"a{name}" in vars(MwBudget)}
     http = {"get", "options", "head", "post", "put", "patch", "delete"}

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pytest_mwbudget import processes
 from pytest_mwbudget.config.checks import check
 from pytest_mwbudget.errors import SettingError
 from pytest_mwbudget.interpreter.clocks import perf_counter
@@ -722,19 +721,28 @@ def test_what_another_run_wrote_meanwhile_is_kept(project: Project, monkeypatch:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no groups of processes")
-def test_a_process_that_a_test_leaves_behind_ends_with_the_recount(
+def test_a_recount_ends_what_a_test_leaves_behind_and_is_in_the_same_ci_system(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has the output of the recount, too, which nobody must wait for."""
-    monkeypatch.setattr(processes, "ENDING_S", 0.5)
-    server = "subprocess.Popen(['sleep', '60'])"
-    pytester.makepyfile(test_app=f"import subprocess\n\n\ndef test_one():\n    server = {server}\n")
+    """The server has the output of the recount, too, which nobody must wait for."""
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(pytester.path / "summary"))
+    pytester.makepyfile(
+        test_app="""
+        import os
+        import subprocess
+
+        def test_one():
+            server = subprocess.Popen(["sleep", "60"])
+            assert (os.environ["GITHUB_ACTIONS"], os.environ.get("GITHUB_STEP_SUMMARY")) == ("true", None)
+        """
+    )
     config: Any = SimpleNamespace(
         invocation_params=SimpleNamespace(dir=pytester.path, args=[*LEAN, "--mw-budget", "test_app.py"]),
         pluginmanager=SimpleNamespace(get_plugins=set),
     )
     begin = perf_counter()
-    assert recounted(config, Recount(("test_app.py::test_one",), seed=1))["measurements"] == []
+    assert recounted(config, Recount(("test_app.py::test_one",), seed=1, alone=True))["measurements"] == []
     assert perf_counter() - begin < 40
 
 

@@ -26,12 +26,6 @@ STARTS = "sleep 60 & echo $! >id; echo started; echo failed >&2; sleep {stays}"
 
 
 @pytest.fixture(autouse=True)
-def short_wait_for_zombies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait shortly for processes that have ended: as a zombie, the server still belongs to its group."""
-    monkeypatch.setattr(processes, "ENDING_S", 0.5)
-
-
-@pytest.fixture(autouse=True)
 def usual_signals() -> Iterator[None]:
     """Heed signals that `nohup` and background jobs of a shell ignore: the tests may run in such a job."""
     usual = {signal.SIGINT: signal.default_int_handler} | dict.fromkeys(processes.ENDINGS, signal.SIG_DFL)
@@ -80,7 +74,7 @@ def test_what_a_process_left_behind_is_ended_and_its_output_is_not_waited_for(tm
 
 def test_after_the_time_all_are_ended_also_if_a_test_has_stopped_the_clocks(tmp_path: Path) -> None:
     with freeze_time(), pytest.raises(TimeOverError):
-        run(["sh", "-c", STARTS.format(stays=60)], tmp_path, limit_s=1)
+        run(["sh", "-c", STARTS.format(stays=60)], tmp_path, limit_s=0.3)
     assert ended(tmp_path)
 
 
@@ -102,10 +96,28 @@ def test_a_process_is_ended_where_the_block_fails(tmp_path: Path) -> None:
     assert (process.returncode, process.stdout.closed, ended(tmp_path)) == (-signal.SIGTERM, True, True)
 
 
-def test_a_process_that_does_not_heed_is_killed(tmp_path: Path) -> None:
+def test_a_process_that_does_not_heed_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "ENDING_S", 0.2)
     with pytest.raises(TimeOverError):
-        run("trap '' TERM; echo $$ >id; while :; do sleep 0.1; done", tmp_path, limit_s=0.5)
+        run("trap '' TERM; echo $$ >id; while :; do sleep 0.1; done", tmp_path, limit_s=0.3)
     assert ended(tmp_path)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the list of processes is Linux's")
+@pytest.mark.parametrize(("state", "waits"), [("Z", False), ("S", True)])
+def test_processes_that_nobody_waits_for_are_not_waited_for_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, waits: bool
+) -> None:
+    """As in a container whose first process waits for no orphans: they stay in the group."""
+    monkeypatch.setattr(processes, "ENDING_S", 0.2)
+    monkeypatch.setattr(processes, "PROC", tmp_path)
+    monkeypatch.setattr(os, "killpg", lambda group, number: None)
+    with started("exit 0") as process:
+        process.wait()
+        (tmp_path / "1").mkdir()
+        (tmp_path / "1/stat").write_text(f"1 (a) b)) {state} 1 {process.pid} {process.pid} 0 -1")
+        begin = perf_counter()
+    assert (perf_counter() - begin > 0.2) == waits
 
 
 def test_output_of_any_length_is_taken_and_its_end_is_text(tmp_path: Path) -> None:
@@ -126,13 +138,16 @@ def test_a_command_that_does_not_exist_is_an_error_of_the_system(tmp_path: Path)
 # ---- signals ------------------------------------------------------------------------------------------------------
 
 
-def test_an_interrupt_while_something_is_cleaned_up_comes_afterwards() -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_interrupt_while_something_is_cleaned_up_comes_afterwards(fails: bool) -> None:
     steps = []
     try:
         with uninterrupted():
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
             steps.append("cleaned up")
+            if fails:
+                raise OSError
     except KeyboardInterrupt:
         steps.append("interrupted")
     assert steps == ["cleaned up", "interrupted"]
@@ -154,8 +169,8 @@ def test_threads_other_than_the_main_one_run_processes_too(tmp_path: Path) -> No
     assert outputs == [b"one\n"]
 
 
-def test_the_environment_of_pytest_has_no_reports_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*processes.OF_CI, "KEPT"):
-        monkeypatch.setenv(name, "1")
-    environment = processes.environment_of_pytest(ADDED="2")
-    assert {name for name in (*processes.OF_CI, "KEPT", "ADDED") if name in environment} == {"KEPT", "ADDED"}
+def test_the_environment_of_pytest_has_all_but_the_summary_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (processes.STEP_SUMMARY, "GITHUB_ACTIONS"):
+        monkeypatch.setenv(name, "true")
+    expected = {name: value for name, value in os.environ.items() if name != processes.STEP_SUMMARY}
+    assert processes.environment_of_pytest(ADDED="2") == {**expected, "ADDED": "2"}

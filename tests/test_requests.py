@@ -381,6 +381,32 @@ def test_requests_of_fixtures_use_the_app_and_the_lifespan_of_the_items(shop: py
     assert urls == ["/health", "/health", "/health", "/api/health"]
 
 
+def test_an_unexpected_status_in_a_fixture_is_an_error_and_other_loops_have_a_lifespan_of_their_own(
+    shop: pytest.Pytester,
+) -> None:
+    shop.makeconftest(
+        """
+        import asyncio
+        import pytest
+
+        @pytest.fixture(autouse=True)
+        def log_in(mw_budget):
+            if "api" in mw_budget.item.name:
+                mw_budget.get("/private", expect_status=200)
+            mw_budget.get("/private", expect_status=401)
+            yield
+            asyncio.run(mw_budget.aget("/health"))
+        """
+    )
+    result = measured(
+        shop, "shop:create_app('health', 'private')", "--mw-budget-request=/health", "--mw-budget-request=/api/health"
+    )
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["GET /private answered 401, expected 200; nothing was measured.*"])
+    assert [what for what in logged() if "loop" not in what] == ["startup", "startup", "shutdown", "shutdown"]
+    assert len(set(logged())) == 4
+
+
 @pytest.mark.parametrize(("loop", "startups"), [("asyncio", 1), ("uvloop", 1), ("trio", 2)])
 def test_each_loop_runs_the_app(shop: pytest.Pytester, loop: str, startups: int) -> None:
     pytest.importorskip(loop)
@@ -447,6 +473,29 @@ def test_what_cannot_be_measured_is_skipped_also_in_junit_xml_and_the_rest_goes_
     skipped = cases[0].find("skipped")
     assert skipped is not None
     assert str(skipped.get("message")).startswith("GET /private answered 401")
+
+
+def test_a_skip_by_a_fixture_or_a_mark_skips_its_item_only(shop: pytest.Pytester) -> None:
+    shop.makeconftest(
+        """
+        import pytest
+
+        @pytest.fixture(autouse=True)
+        def log_in(request, mw_budget):
+            if request.node.name == "GET /echo":
+                pytest.skip("no database")
+            if request.node.name == "GET /item/1":
+                mw_budget.get("/private")
+
+        def pytest_collection_modifyitems(items):
+            items[0].add_marker(pytest.mark.skip("not today"))
+        """
+    )
+    requests = [f"--mw-budget-request={path}" for path in ("/health", "/echo", "/item/1", "/api/health")]
+    result = measured(shop, "shop:create_app('health', 'echo', 'private')", *requests, "-rs")
+    result.assert_outcomes(passed=1, skipped=3)
+    for reason in ("not today", "no database", "GET /private answered 401"):
+        result.stdout.fnmatch_lines([f"SKIPPED [[]1[]] mw-budget: {reason}*"])
 
 
 def test_ten_megabytes_both_ways(shop: pytest.Pytester) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ import pytest
 from pytest_mwbudget.analysis.paired import FEWEST_PAIRS
 from pytest_mwbudget.comparison.allowed import parsed
 from pytest_mwbudget.errors import VersusError
-from pytest_mwbudget.processes import TimeOverError
+from pytest_mwbudget.processes import Ended, TimeOverError
+from pytest_mwbudget.versus import sides
 from pytest_mwbudget.versus.comparing import PAIRS_OF_COUNTS, TIME_S, Comparing
 from pytest_mwbudget.versus.order import Statement
 from pytest_mwbudget.versus.sides import Ran, Side
@@ -198,3 +199,17 @@ def test_requests_that_are_left_out_are_named() -> None:
     comparing.comparison()
     comparing.ran["HEAD"] = replace(comparing.ran["HEAD"], left_out=["t::a GET /b: it answered 500"])
     assert comparing.remarks() == ["not measured with HEAD: t::a GET /b: it answered 500"]
+
+
+def test_a_process_prints_no_annotations_for_github(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environments: list[Mapping[str, str]] = []
+
+    def run_command(command: Sequence[str], place: Path, environment: Mapping[str, str], limit_s: float) -> Ended:
+        environments.append(environment)
+        return Ended(sides.NO_TESTS, b"::error::", b"")
+
+    monkeypatch.setattr(sides, "run_command", run_command)
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    with pytest.raises(VersusError, match="pytest found no test for HEAD"):
+        sides.run(Side("HEAD", tmp_path, tmp_path, tmp_path, []), 0.0, 1, 10.0)
+    assert "GITHUB_ACTIONS" not in environments[0]

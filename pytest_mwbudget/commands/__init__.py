@@ -1,4 +1,4 @@
-"""The commands of `mwbudget`, one module each. `__main__` reads their arguments.
+"""The commands of `mwbudget`, one module each, and what they share. `__main__` reads their arguments.
 
 May import every other folder.
 """

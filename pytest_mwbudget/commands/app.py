@@ -94,7 +94,7 @@ def write(
     """Write the results to each of the files."""
     if not files:
         return
-    run = this_run((result for _, result in results), Path.cwd())
-    stored = storable(MeasuredRun(run, tuple(results), tuple(left_out)))
+    made = this_run((result for _, result in results), Path.cwd())
+    stored = storable(MeasuredRun(made, tuple(results), tuple(left_out)))
     for output, path in files.items():
         output.write(path, stored)

@@ -23,6 +23,8 @@ PLUGIN = "pytest_mwbudget.session.one_side"
 # Exit statuses of pytest: no failure, some failures. With any other status nothing was measured, or not all.
 ENDED = (0, 1)
 NO_TESTS = 5
+# Set by GitHub, for which pytest then prints annotations: errors show its output in the log of the job.
+ACTIONS = "GITHUB_ACTIONS"
 # How much of the output of pytest an error shows.
 SHOWN_CHARACTERS = 4000
 
@@ -67,7 +69,9 @@ def run(side: Side, time_s: Seconds, seed: int, limit_s: Seconds) -> Ran:
             f"--mw-budget-json={written}",
         ]
         changed = {ORDER: order.text(), "PYTHONHASHSEED": str(seed), "PY_COLORS": "0"}
-        ended = run_command(command, side.place, environment_of_pytest(**changed), limit_s)
+        environment = environment_of_pytest(**changed)
+        environment.pop(ACTIONS, None)
+        ended = run_command(command, side.place, environment, limit_s)
         output, statement = ended.end(SHOWN_CHARACTERS), Statement.read(Path(folder))
         if ended.status not in ENDED or statement is None:
             raise VersusError(_why_not(side, ended.status, output), message_id="versus-side")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
@@ -30,11 +31,15 @@ def _alone(
     method: Callable[Concatenate[MwBudget, P], Coroutine[Any, Any, Measurement]],
 ) -> Callable[Concatenate[MwBudget, P], Measurement]:
     """Return the method of the client that does the same on an event loop of its own."""
-    name = method.__name__.removeprefix("a")
+    name, signature = method.__name__.removeprefix("a"), inspect.signature(method)
 
     @wraps(method)
     def alone(client: MwBudget, /, *arguments: P.args, **options: P.kwargs) -> Measurement:
         __tracebackhide__ = True
+        try:
+            signature.bind(client, *arguments, **options)
+        except TypeError as error:  # with the line of the call, not those of a loop that makes it
+            raise TypeError(f"mw_budget.{name}(...): {error}") from None
         client._begin()
         if loops.running():
             raise MeasurementError(

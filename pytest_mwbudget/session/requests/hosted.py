@@ -124,7 +124,10 @@ class HostedClient(MwBudget):
         async def hosted(hosting: Hosting) -> Measurement:
             __tracebackhide__ = True
             self.hosting = hosting
-            return await request()
+            try:
+                return await request()
+            finally:
+                self.hosting = None  # a method with `a` may be called on another loop, where the app does not run
 
         try:
             return host.run(hosted)
@@ -134,6 +137,10 @@ class HostedClient(MwBudget):
                 raise
             self.leave_out(RequestLine(self.item.wanted.method, self.item.wanted.url), reason)
             pytest.skip(reason)
+
+    def _expecting(self, expect_status: int | None) -> Settings:
+        self.settings = super()._expecting(expect_status)
+        return self.settings
 
     def _begin(self) -> None:
         super()._begin()
