@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from fnmatch import fnmatch
 from importlib import import_module
 from itertools import count
@@ -25,18 +26,21 @@ import pytest
 import pytest_mwbudget.load.process
 import pytest_mwbudget.load.run
 import pytest_mwbudget.load.server
-from pytest_mwbudget.analysis.load import Burst
+from pytest_mwbudget.analysis.load import Burst, Bursts, Conditions, Observation
 from pytest_mwbudget.config.settings import Settings, Under
 from pytest_mwbudget.errors import MeasurementError, ResponseError
 from pytest_mwbudget.load.processor import Cores
-from pytest_mwbudget.load.run import _Driver, requests_of
+from pytest_mwbudget.load.run import _Driver, _Outcome, requests_of
 from pytest_mwbudget.load.server import Served
+from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.results import RequestLine, Result, ResultRow
+from pytest_mwbudget.model.stack import Layer, RowIndex
 from pytest_mwbudget.storage.codec import measured_run
 
 from .apps import LEAN, SPIN, Noop, hello, run_inside
 from .conftest import needs
 from .projects import heeds_interrupts
-from .test_arms import arms_of
+from .test_arms import FIRST, arms_of
 from .test_load_generator import ended
 from .test_report_schema import misfits
 
@@ -520,6 +524,49 @@ def test_what_is_wrong_with_a_burst(figures: Any, raised: Exception | None, said
         asyncio.run(driver.sent(3, 10))
     assert fnmatch(str(failed.value), f"GET /: {said}*")
     assert (failed.value.status, failed.value.__cause__, served.raised) == (status, raised, [])
+
+
+def observation(clients: int, us: float) -> Observation:
+    """Return what a burst shows in which requests are in the first layer for this long."""
+    return Observation(clients, {FIRST: us}, latency_us=1e6, turn_us=1.0, request_us=1000.0, idle=0.0, steady=False)
+
+
+OTHER_WAY = "the app takes another way without it: 600 µs less under load, not 5"
+
+
+@pytest.mark.parametrize(
+    ("whole", "longest_us", "why_not", "method", "share", "why"),
+    [
+        (Burst(1000.0, [1000.0], (100.0,)), 1e4, {}, "bypass", 0.6, None),
+        # If requests queue in the layer, nobody can tell whether the app does something else without it.
+        (Burst(1000.0, [1000.0], (100.0,)), 10.0, {}, "split", 0.005, OTHER_WAY),
+        (Burst(1000.0, [1000.0], (100.0,)), 1e4, {FIRST: "it is late"}, "split", 0.005, "it is late"),
+        # Other processes lengthen the bursts, of which the server works a half.
+        (Burst(1000.0, [1000.0], (100.0,), waited=0.5, busy=0.5), 10.0, {}, "split", 0.01, OTHER_WAY),
+    ],
+)
+def test_the_figures_of_a_layer_are_those_of_bursts_past_it_if_these_tell(
+    whole: Burst, longest_us: float, why_not: Any, method: str, share: float, why: str | None
+) -> None:
+    arms = asyncio.run(arms_of(Noop(hello)))
+    arms.why_not.update(why_not)
+    bursts = Bursts([{None: whole, FIRST: replace(whole, request_us=400.0)}] * 6)
+    driver: Any = SimpleNamespace(
+        arms=arms,
+        settings=Settings(),
+        under=Under(9),
+        requests=1,
+        served=Served(1, "uvicorn"),
+        caller=SimpleNamespace(loop=SimpleNamespace(name="asyncio")),
+    )
+    row = ResultRow(Layer(RowIndex(0), "Noop", "tests.apps.Noop", "middleware"), Estimate(5.0, 4.0, 6.0), "split")
+    before = Result(request=RequestLine("GET", "/"), status=200, layers=(row,))
+    observed = observation(1, 10.0), observation(9, longest_us)
+    outcome = _Outcome(before, driver, bursts, observed, {RowIndex(0): FIRST}, Conditions())
+    load = outcome.result(1.0).layers[0].load
+    assert load is not None
+    assert load.share is not None
+    assert (load.method, load.why, load.share.estimate) == (method, why, pytest.approx(share))
 
 
 def test_the_end_of_the_load_generator_is_not_blamed_on_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
