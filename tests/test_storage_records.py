@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, Literal, NamedTuple
 
 import pytest
@@ -91,6 +92,20 @@ def test_a_number_that_is_not_finite_is_null_and_its_record_is_completed() -> No
     data = SHAPED.plain(Whole(Part("a", span=Span(float("-inf"), float("nan")))))
     assert data["ends"] == [None, None]
     assert SHAPED.record(Whole, data).part.span == Span(0.0, 0.0)
+
+
+class Most(IntEnum):
+    LOW = 2
+
+
+class Meters(float):
+    pass
+
+
+def test_numbers_of_other_classes_come_back_as_plain_ones() -> None:
+    span = BY_FIELDS.record(Span, BY_FIELDS.plain(Span(Most.LOW, Meters(2.5))))
+    assert span == Span(2, 2.5)
+    assert (type(span.low), type(span.high)) == (int, float)
 
 
 def test_a_lone_surrogate_is_read_as_an_escape() -> None:

@@ -49,12 +49,15 @@ class Records:
     def plain(self, value: Any) -> Any:
         """Return records, and what contains them, in a form that JSON and UTF-8 can represent.
 
-        A number that is not finite becomes null. Keys become strings.
+        A number that is not finite becomes null. Numbers of other classes, such as a budget that is a member of an
+        enumeration, become plain ones. Keys become strings.
         """
-        if value is None or isinstance(value, int):
+        if value is None or isinstance(value, bool):
             return value
+        if isinstance(value, int):
+            return int(value)
         if isinstance(value, float):
-            return value if math.isfinite(value) else None
+            return float(value) if math.isfinite(value) else None
         if isinstance(value, str):
             return writable(value)
         if is_record(type(value)):
