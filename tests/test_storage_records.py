@@ -133,6 +133,7 @@ def test_values_can_be_added_before_the_record_is_made() -> None:
         ({"word": "other"}, ValueError, r"'other' is none of \('old', 'new'\)"),
         ({"span": {"low": True, "high": 1}}, TypeError, "True is not of type float"),
         ({"span": {"low": 10**400, "high": 1}}, ValueError, "1000.*000 is not a finite number"),
+        ({"ends": [1, 10**400]}, ValueError, "1000.*000 is not a finite number"),
         ({"span": {"low": float("nan"), "high": 1}}, ValueError, "nan is not a finite number"),
         ({"span": {"low": 1}}, KeyError, "high"),
         ({"span": []}, TypeError, r"\[\] is not of type dict"),

@@ -23,6 +23,8 @@ Completion: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 # The types that JSON gives for a field of this type.
 PLAIN: Mapping[Any, tuple[type, ...]] = {int: (int,), float: (int, float), bool: (bool,), str: (str,)}
+# The largest number: an integer of JSON can be larger than any float.
+MOST = sys.float_info.max
 LIST: tuple[type, ...] = (list,)
 OBJECT: tuple[type, ...] = (dict,)
 
@@ -185,8 +187,7 @@ def checked(types: tuple[type, ...], data: Any) -> Any:
     """Return a value that has one of the types, a text so that it can be written. Raises TypeError and ValueError."""
     if type(data) not in types:
         raise TypeError(f"{brief(data)} is not of type {types[-1].__name__}")
-    # An integer that is larger than any float is refused too.
-    if float in types and not -sys.float_info.max <= data <= sys.float_info.max:
+    if type(data) in PLAIN[float] and not -MOST <= data <= MOST:
         raise ValueError(f"{brief(data)} is not a finite number")
     return writable(data) if isinstance(data, str) else data
 
