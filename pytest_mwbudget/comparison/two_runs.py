@@ -31,8 +31,8 @@ def compare(before: Merged, after: Merged, allowed: Allowed | None = None) -> Co
             continue
         runs.append((earlier.run, later.run))
         surroundings = comparable(earlier.run, later.run, earlier.result.loop, later.result.loop)
-        found = changes(figures_of(earlier.result), figures_of(later.result), surroundings)
-        requests.append(RequestChanges(place.key, [judged(change, allowed or {}) for change in found]))
+        of_request = changes(figures_of(earlier.result), figures_of(later.result), surroundings)
+        requests.append(RequestChanges(place.key, [judged(change, allowed or {}) for change in of_request]))
     return Comparison(
         requests,
         new,

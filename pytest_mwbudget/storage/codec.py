@@ -208,7 +208,7 @@ def result(data: Data) -> Result:
 
 
 def _check_names(result: Result) -> None:
-    """Raise ValueError if a part of a result names a layer or a quantity that there is not."""
+    """Raise ValueError if a part of a result names a layer or a quantity that does not exist."""
     layers = [row.layer.index for row in result.layers]
     for index in result.profile.hottest if result.profile else ():
         if index not in layers:
