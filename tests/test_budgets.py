@@ -68,7 +68,7 @@ def test_a_whole_number_from_zero_on_is_a_count(value: object, expected: int) ->
     assert count(value, "tasks") == expected
 
 
-@pytest.mark.parametrize("value", [-1, 1.5, 2.0, "2.5", "-3", "many", "", True, False, None, [1], math.nan])
+@pytest.mark.parametrize("value", [-1, 1.5, 2.0, "2.5", "-3", "many", "", True, False, None, [1], math.nan, 10**400])
 def test_anything_else_is_no_count(value: object) -> None:
     with pytest.raises(SettingError) as caught:
         count(value, "mw_budget marker: tasks")
@@ -97,7 +97,6 @@ def test_anything_else_is_no_count(value: object) -> None:
         ("0.3 B", 0),
         ("1.0009 kB", 1000),
         ("9007199254740993", 9007199254740993),
-        pytest.param("1" + "0" * 400, 10**400, id="huge"),
     ],
 )
 def test_a_size_has_a_unit_or_is_in_bytes(value: object, expected: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -132,9 +133,22 @@ def test_lines_are_appended_and_read_in_order(tmp_path: Path):
     assert remarks == []
 
 
+# A line with a number that no float can be.
+NUMBERS = re.sub(r'"slowdown":[^,]*', f'"slowdown":1{"0" * 400}', line_of(one_run(result()))).strip()
+
+
 @pytest.mark.parametrize(
     "broken",
-    ['{"schema": "pytest-mwbud', "<<<<<<< ours", "[]", '{"schema": "other/1"}', '{"schema": 5}', "[" * 9999, "\x00"],
+    [
+        '{"schema": "pytest-mwbud',
+        "<<<<<<< ours",
+        "[]",
+        '{"schema": "other/1"}',
+        '{"schema": 5}',
+        "[" * 9999,
+        "\x00",
+        NUMBERS,
+    ],
 )
 def test_a_broken_line_is_reported_and_the_others_are_read(tmp_path: Path, broken: str):
     file = tmp_path / "history.jsonl"

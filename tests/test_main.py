@@ -15,10 +15,13 @@ import pytest
 import pytest_mwbudget.session.artifacts
 from pytest_mwbudget.__main__ import main
 from pytest_mwbudget.messages import pages
+from pytest_mwbudget.model.changes import Change
 from pytest_mwbudget.model.measured_run import MeasuredRun
+from pytest_mwbudget.model.results import Judged, Profile
 from pytest_mwbudget.report.markdown import render as markdown
 from pytest_mwbudget.report.overview import together
 from pytest_mwbudget.report.terminal import run
+from pytest_mwbudget.storage.codec import RECORDS
 
 from .canned import RUN, as_json, one_run
 from .test_report_json import RESULT, RESULTS, UNTIMED
@@ -79,6 +82,11 @@ def whose_first(**rest: Any) -> dict[str, Any]:
     return {**DATA, "measurements": [{**first, **rest}, *others]}
 
 
+PROFILE = RECORDS.plain(Profile(400, 2100, 410.5, "a.html", "b.html", "c.json", {99: ()}))
+CHANGE = RECORDS.plain(Change("GZipMiddleware", "beauty", "new"))
+JUDGED = RECORDS.plain(Judged(1.0, "fail"))
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -99,9 +107,25 @@ def whose_first(**rest: Any) -> dict[str, Any]:
         (whose_first(verdict="maybe"), "'mw.json' is not a whole result (ValueError: 'maybe' is none of ("),
         ({**DATA, "created": "2026-11-23T10:00:00"}, "'mw.json' is not a whole result (ValueError: created is '20"),
         ({**DATA, "created": "yesterday"}, "'mw.json' is not a whole result (ValueError: Invalid isoformat string"),
-        (whose_first(total_us={"estimate": 10**400, "low": 1, "high": 10**400}), "'mw.json' is not a whole result (Ov"),
+        (
+            whose_first(total_us={"estimate": 10**400, "low": 1, "high": 10**400}),
+            "'mw.json' is not a whole result (ValueError: 10",
+        ),
         ({**DATA, "environment": None}, "'mw.json' is not a whole result (TypeError: "),
-        ({**DATA, "measurements": [5]}, "'mw.json' is not a whole result (TypeError: "),
+        ({**DATA, "measurements": [5]}, "'mw.json' is not a whole result (TypeError: 5 is not of type dict); give"),
+        (whose_first(notes="odd"), "'mw.json' is not a whole result (TypeError: 'odd' is not of type list); give"),
+        (
+            whose_first(profile=PROFILE),
+            "'mw.json' is not a whole result (ValueError: the profile has functions of layer",
+        ),
+        (
+            whose_first(changes=[CHANGE]),
+            "'mw.json' is not a whole result (ValueError: a change has the quantity 'beauty'",
+        ),
+        (
+            whose_first(layers=[{**DATA["measurements"][0]["layers"][0], "budgets": {"beauty": JUDGED}}]),
+            "'mw.json' is not a whole result (ValueError: 'beauty' is none of ('us', ",
+        ),
         ({**DATA, "measurements": [{"nodeid": "t"}]}, "'mw.json' is not a whole result (KeyError: 'request'); give"),
     ],
 )

@@ -12,11 +12,22 @@ import pytest
 from pytest_mwbudget.comparison.allowed import parsed
 from pytest_mwbudget.comparison.figures import figures_of
 from pytest_mwbudget.comparison.outcome import Comparison
-from pytest_mwbudget.comparison.pairs import TOTAL, Pair, Process, compare_pairs
+from pytest_mwbudget.comparison.pairs import TIMES, TOTAL, Pair, Process, compare_pairs
 from pytest_mwbudget.model.changes import Change, within
 from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.messages import Messages, PerMessage
 from pytest_mwbudget.model.request_keys import RequestKey
-from pytest_mwbudget.model.results import Books, Count, Counts, LayerReport, Ledger, Method, RequestLine, Result
+from pytest_mwbudget.model.results import (
+    Books,
+    Count,
+    Counts,
+    LayerReport,
+    Ledger,
+    Method,
+    Occupation,
+    RequestLine,
+    Result,
+)
 from pytest_mwbudget.model.stack import Layer
 
 from .canned import canned
@@ -144,6 +155,15 @@ def test_the_total_is_the_sum_of_the_rows() -> None:
     comparison = compared(pairs_of([result({"Work": 10})] * 6, [result({"Work": 13})] * 6))
     assert row(comparison, TOTAL).before == Estimate(55, 55, 55)
     assert by(comparison, TOTAL).estimate == pytest.approx(3)
+
+
+def test_limited_times_follow_the_self_time_in_the_order_of_the_table() -> None:
+    spent = Occupation(exactly(9.0), 1.0, 8.0)
+    messages = Messages(PerMessage(10, exactly(1.0)))
+    (layer,) = result({"Work": 10}).layers
+    both = replace(result({"Work": 10}), layers=(replace(layer, occupation=spent, messages=messages),))
+    comparison = compared(pairs_of([both] * 3, [both] * 3), "us_per_message:5%,busy_us:5%")
+    assert [change.quantity for _, change in comparison.changes if change.row == "Work"][:3] == list(TIMES)
 
 
 def test_a_bypass_is_not_compared_with_a_split() -> None:

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
+from pytest_mwbudget.model.changes import Since
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.measured_run import MeasuredRun
 from pytest_mwbudget.model.quantities import PROCESS_WIDE
-from pytest_mwbudget.model.results import Books, Effort, Judged, LayerReport, Result
+from pytest_mwbudget.model.results import Books, Effort, Judged, LayerReport, RepeatedTest, Result, SurveyRun
 from pytest_mwbudget.model.stack import Layer
 from pytest_mwbudget.report.advice import advise
 from pytest_mwbudget.report.html import _template, render
@@ -352,6 +353,19 @@ def test_links_to_profiles_are_as_the_caller_sees_them_and_quoted() -> None:
     page = read(page_with(data, lambda path: f"../{path}" if "b" in path else path))
     links = [link.attributes["href"] for link in page.all("p", "links")[0].all("a")]
     assert links == ["../a%20b/%231%20%3F.html", "profiles/one.pyinstrument.html", "javascript%3Aalert%281%29"]
+
+
+def test_a_page_can_be_written_whatever_the_file_and_the_failure_of_a_run_contain() -> None:
+    survey = SurveyRun(1.0, 60, 1, (RepeatedTest("test_it", "ValueError: \udcff"),))
+    page = render(MeasuredRun(RUN, (("test_it", RESULT),), survey=survey, since=Since("\udcfe.json")))
+    page.encode()
+    assert "ValueError: \\udcff" in page
+    assert "\\udcfe.json" in page
+
+
+def test_a_run_that_is_compared_with_the_working_directory_has_its_changes() -> None:
+    page = render(MeasuredRun(RUN, (("test_it", RESULT),), since=Since("")))
+    assert "change" in [cell.text for cell in read(page).all("th")]
 
 
 def test_a_run_that_measured_nothing_makes_a_page_that_says_so() -> None:

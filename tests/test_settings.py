@@ -237,6 +237,8 @@ EXAMPLE = "layers={'GZipMiddleware': 80, 'AuthMiddleware': {'us': 50, 'tasks': 0
         ("busy_us", 0, "above 0, for example 50"),
         *((quantity, -1, "a whole number per request from 0 on") for quantity in COUNTED),
         ("tasks", 0.5, "a whole number per request from 0 on"),
+        pytest.param("tasks", 10**400, "a whole number per request from 0 on", id="huge count"),
+        pytest.param("bytes", f"1{'0' * 400} B", "KiB, MiB, GiB", id="huge size"),
         ("objects", "few", "a whole number per request from 0 on"),
         ("bytes", "16 KiBs", "KiB, MiB, GiB"),
         ("total_us", 0, "above 0, for example 50"),

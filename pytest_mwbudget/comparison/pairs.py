@@ -128,11 +128,12 @@ def _times(figures: RequestFigures, best_ns: float, allowed: Allowed) -> dict[tu
     The total is the sum of the rows, which varies far less from process to process than whole requests do.
     """
     scale = best_ns / figures.reference_ns if figures.reference_ns else 1.0
+    wanted: list[str] = ["us", *(quantity for quantity in TIMES[1:] if quantity in allowed)]
     rows = [(name, row) for name, row in _rows(figures).items() if name != TOTAL and "us" in row.figures]
     times = {
         (name, quantity): _Time(row.figures[quantity].estimate * scale, _method(row, quantity))
         for name, row in rows
-        for quantity in ("us", *allowed.keys() & TIMES[1:])
+        for quantity in wanted
         if quantity in row.figures and _is_known(row.figures[quantity])
     }
     parts_us = [time.us for (_, quantity), time in times.items() if quantity == "us"]

@@ -31,8 +31,8 @@ def compare(before: Merged, after: Merged, allowed: Allowed | None = None) -> Co
             continue
         runs.append((earlier.run, later.run))
         surroundings = comparable(earlier.run, later.run, earlier.result.loop, later.result.loop)
-        found = changes(figures_of(earlier.result), figures_of(later.result), surroundings)
-        requests.append(RequestChanges(place.key, [judged(change, allowed or {}) for change in found]))
+        of_request = changes(figures_of(earlier.result), figures_of(later.result), surroundings)
+        requests.append(RequestChanges(place.key, [judged(change, allowed or {}) for change in of_request]))
     return Comparison(
         requests,
         new,
@@ -109,7 +109,7 @@ def _difference(quantity: str, old: Estimate, new: Estimate, before: RequestFigu
     """Return the difference of a figure, with an interval that holds for any speed of the machine in either run."""
     threaded = before.in_threads or after.in_threads
     if TRAITS[quantity].counted:
-        return (new - old).widened(BETWEEN_THREADED_COUNTS * max(old.high, new.high) if threaded else 0.0)
+        return (new - old).widened(BETWEEN_THREADED_COUNTS * max(old.high, new.high) if threaded else 0)
     between = BETWEEN_RUNS * max(TRAITS[quantity].between, BETWEEN_THREADED if threaded else 1.0)
     at_best = independent_sum(_at_best(quantity, new, after, before), -_at_best(quantity, old, before, after))
     return at_best.widened(between * max(0.0, old.estimate, new.estimate))

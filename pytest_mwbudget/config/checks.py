@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from importlib.util import find_spec
@@ -22,6 +23,8 @@ from .table import SETTINGS
 
 Number = TypeVar("Number", int, float)
 
+# A larger whole number cannot be compared with a figure, formatted or stored.
+MOST = sys.float_info.max
 # A day. Deadlines in integer nanoseconds and timers of event loops do not accept any number of seconds.
 MOST_SECONDS = 86_400
 UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
@@ -96,7 +99,7 @@ share = _number(
 clients = _number(
     _int, lambda number: 1 <= number <= MOST_CLIENTS, f"a whole number of clients from 1 to {MOST_CLIENTS}"
 )
-count = _number(_int, lambda number: number >= 0, "a whole number per request from 0 on, for example 100")
+count = _number(_int, lambda number: 0 <= number <= MOST, "a whole number per request from 0 on, for example 100")
 status_code = _number(_int, lambda code: 100 <= code <= 599, "an HTTP status code from 100 to 599, for example 404")
 seconds: Callable[[object, str], Seconds] = _number(
     _float,
@@ -120,12 +123,13 @@ def size(value: object, where: str) -> int:
     """Check a number of bytes: a whole number, or text such as "16 KiB" (1024 bytes each) or "16 kB" (1000)."""
     if isinstance(value, str):
         match = _SIZE.fullmatch(value.strip())
-        if match is None or match[2].lower() not in UNITS:
+        number = Decimal(match[1]) * UNITS[match[2].lower()] if match and match[2].lower() in UNITS else None
+        if number is None or number > MOST:
             raise SettingError(
                 f"{where} is {value!r}; give a number of bytes per request, or one with a unit, for example '16 KiB'."
                 f" The units are: B, kB, MB, GB, KiB, MiB, GiB"
             )
-        return math.floor(Decimal(match[1]) * UNITS[match[2].lower()])
+        return math.floor(number)
     return count(value, where)
 
 

@@ -3,5 +3,5 @@
 `view` derives rows, findings and sentences from a result. Contents make documents of them (`document`), formats lay
 documents out: `lines` for terminals, `gfm` as Markdown, `html` in a page.
 
-May import: `comparison`, `analysis.profile_stacks`, `model`, `errors`.
+May import: `analysis.profile_stacks`, `comparison`, `model`, `errors`.
 """

@@ -62,7 +62,7 @@ def render(run: MeasuredRun, link: Callable[[str], str] = str, history: Sequence
     pasts = [past.get(key) for key, _ in keyed(run.measured)]
     survey = survey_of(run.survey, run.results, run.left_out) if run.survey else None
     tests = [nodeid for nodeid, _ in run.measured]
-    return _template().render(
+    page = _template().render(
         policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'",
         style=style,
         script=script,
@@ -86,6 +86,8 @@ def render(run: MeasuredRun, link: Callable[[str], str] = str, history: Sequence
         accept=ACCEPT,
         figure=figure,
     )
+    # A lone surrogate, which names of the app and paths can contain, becomes an escape.
+    return page.encode(errors="backslashreplace").decode()
 
 
 @cache
@@ -285,7 +287,7 @@ def _tables_of(shown: View, rows: Sequence[Row], since: str | None) -> Iterator[
             Column("layer"),
             Column("µs", meaning="microseconds per request, the median"),
             Column("interval", meaning="the confidence interval of the median"),
-            *([Column("change", meaning=f"since {since}, with its interval")] if since else []),
+            *([] if since is None else [Column("change", meaning=f"since {since}, with its interval")]),
             Column("share", meaning="of the whole request"),
             Column("budget µs", meaning="the most microseconds per request that are allowed"),
             Column("verdict", align="left", meaning="on the budget of time"),

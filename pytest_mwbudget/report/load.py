@@ -16,10 +16,6 @@ from .findings import Finding
 from .text import figure, percent, rate
 
 MS_IN_US = 1000.0
-# Waits shorter than this are not worth a word.
-LEAST_WAIT_US = 100.0
-
-
 UNKNOWN = "–"
 
 
@@ -27,11 +23,11 @@ UNKNOWN = "–"
 class LoadView:
     """An app under load as text.
 
-    `table` has the layers, whose shares are of the requests per second. `is_split` says whether some shares are not of
-    a bypass, but a time of the layer's own over that of a request.
-    `summary` has requests per second and latencies, `brief` the same without intervals, `figures` the same as numbers.
-    `effects` has a sentence for each effect of concurrency, `findings` the budgets that are exceeded or undecided,
-    `effort` the size of the measurement.
+    `table` has the layers, whose shares are of the requests per second. `is_split` says whether some shares are the
+    layer's own time over the time of a request, because no request was sent past the layer. `summary` has requests per
+    second and latencies, `brief` the same without intervals, `figures` the same as numbers. `effects` has a sentence
+    for each effect of concurrency, `findings` the budgets that are exceeded or undecided, `effort` the size of the
+    measurement.
     """
 
     title: str

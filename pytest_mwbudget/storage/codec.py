@@ -17,12 +17,12 @@ from typing import Any, TypeAlias
 from ..model.changes import Change
 from ..model.estimate import Estimate
 from ..model.measured_run import LeftOut, MeasuredRun
-from ..model.quantities import PROCESS_WIDE, TRAITS, Source, from_sources
+from ..model.quantities import COMPARED, PROCESS_WIDE, TRAITS, Source, from_sources
 from ..model.reasons import reasons
 from ..model.results import FRAMES, Advice, Count, Counts, Result, ResultRow
-from ..model.saves import UNREAD, Saves
+from ..model.saves import UNREAD
 from ..model.trend import Trend
-from .records import PLAIN, Records, Shape, checked, fields_of
+from .records import LIST, OBJECT, PLAIN, Records, Shape, Values, checked, fields_of
 
 Data: TypeAlias = Mapping[str, Any]
 Advise: TypeAlias = Callable[[Result], Iterable[Advice]]
@@ -182,12 +182,12 @@ def measurement(nodeid: str, result: Result, advice: Iterable[Advice] = ()) -> d
 def measured_run(data: Data) -> MeasuredRun:
     """Read a whole file. Advice is not read but derived from the results again.
 
-    Raises ArithmeticError, LookupError, TypeError or ValueError if the data are of something else.
+    Raises LookupError, TypeError or ValueError if the data are of something else.
     """
     run = RECORDS.record(MeasuredRun, data)
     if datetime.fromisoformat(run.run.created).tzinfo is None:
         raise ValueError(f"created is {run.run.created!r}, which has no time zone")
-    return replace(run, measured=tuple(map(measured, data["measurements"])))
+    return replace(run, measured=tuple(map(measured, checked(LIST, data["measurements"]))))
 
 
 def storable(run: MeasuredRun) -> MeasuredRun:
@@ -197,7 +197,7 @@ def storable(run: MeasuredRun) -> MeasuredRun:
 
 def measured(data: Data) -> tuple[str, Result]:
     """Read a result with the id of its test."""
-    return checked(PLAIN[str], data["nodeid"]), result(data)
+    return checked(PLAIN[str], checked(OBJECT, data)["nodeid"]), result(data)
 
 
 def left_out(data: Data) -> LeftOut:
@@ -207,20 +207,33 @@ def left_out(data: Data) -> LeftOut:
 
 def result(data: Data) -> Result:
     """Read a result that `measurement` wrote."""
-    values, uncounted = RECORDS.values(Result, data), data["ledger"]["why"]
-    values["layers"] = tuple(_row(row, uncounted) for row in data["layers"])
+    values, uncounted = RECORDS.values(Result, data), checked(OBJECT, checked(OBJECT, data["ledger"])["why"])
+    values["layers"] = tuple(_row(row, uncounted) for row in checked(LIST, data["layers"]))
     if "endpoint" in values:
-        values["endpoint"]["parts"] = tuple(_row(row, uncounted) for row in data["endpoint"]["parts"])
+        values["endpoint"]["parts"] = tuple(_row(row, uncounted) for row in checked(LIST, data["endpoint"]["parts"]))
     for frame, row in values.get("frames", {}).items():
         row["layer"] = ResultRow.of_frame(frame).layer
-    return RECORDS.made(Result, values)
+    whole = RECORDS.made(Result, values)
+    _check_names(whole)
+    return whole
+
+
+def _check_names(result: Result) -> None:
+    """Raise ValueError if a part of a result names a layer or a quantity that does not exist."""
+    layers = [row.layer.index for row in result.layers]
+    for index in result.profile.hottest if result.profile else ():
+        if index not in layers:
+            raise ValueError(f"the profile has functions of layer {index}, and the layers are {layers}")
+    for change in result.changes:
+        if change.quantity not in COMPARED:
+            raise ValueError(f"a change has the quantity {change.quantity!r}, which is none of {COMPARED}")
 
 
 def _row(data: Data, uncounted: Data) -> ResultRow:
     """Read a layer or a part. `uncounted` says by quantity why it could not be counted for any row."""
-    why = {key: reason for key, reason in data["why"].items() if key in PROCESS_WIDE and key not in uncounted}
+    whys = checked(OBJECT, checked(OBJECT, data)["why"])
+    why = {key: reason for key, reason in whys.items() if key in PROCESS_WIDE and key not in uncounted}
     values = RECORDS.values(ResultRow, {**data, "why": None if data["messages"] is None else why})
-    unsaved = data["why"].get("saves_us")
-    if "us" in values and "saves" not in values and unsaved != UNREAD:
-        values["saves"] = Saves(None, unsaved)
+    if "us" in values and "saves" not in values and whys.get("saves_us") != UNREAD:
+        values["saves"] = Values(why=whys.get("saves_us"))
     return RECORDS.made(ResultRow, values)

@@ -16,7 +16,7 @@ from ..model.quantities import TRAITS
 from ..model.request_keys import RequestKey
 from .codec import COMPLETED, SURROUNDINGS
 from .file_lock import held
-from .records import Records, Values
+from .records import LIST, OBJECT, Records, Values, checked
 
 SCHEMA = "pytest-mwbudget-history/1"
 # Appending takes milliseconds. After this long, the lock is another program's, or cannot be had.
@@ -62,7 +62,7 @@ def read(path: Path) -> tuple[Sequence[HistoryRun], Sequence[str]]:
                 continue
             try:
                 runs.append(read_line(line))
-            except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            except (LookupError, RecursionError, TypeError, ValueError) as error:
                 why = described(error)
                 remarks.append(tagged(f"line {number} of {str(path)!r} is left out: {why}", "history"))
     return runs, remarks
@@ -93,21 +93,24 @@ def _rounded(key: str, figure: Estimate) -> list[float]:
 
 
 def read_line(line: str) -> HistoryRun:
-    """Read a line. Raises ValueError, LookupError, TypeError or AttributeError if it is none."""
-    data = json.loads(line)
+    """Read a line. Raises LookupError, RecursionError, TypeError or ValueError if it is none."""
+    data = checked(OBJECT, json.loads(line))
     if data["schema"] != SCHEMA:
         raise ValueError(f"it has the schema {data['schema']!r}, and this version reads {SCHEMA!r}")
-    requests = {RequestKey(request["nodeid"], request["request"]): _figures(request) for request in data["requests"]}
+    requests = {
+        RequestKey(request["nodeid"], request["request"]): _figures(request)
+        for request in checked(LIST, data["requests"])
+    }
     return RECORDS.made(HistoryRun, Values(RECORDS.values(HistoryRun, data), requests=requests))
 
 
 def _figures(data: Mapping[str, Any]) -> RequestFigures:
-    rows = {name: _read_row(row) for name, row in data["rows"].items()}
+    rows = {name: _read_row(row) for name, row in checked(OBJECT, data["rows"]).items()}
     return RECORDS.made(RequestFigures, Values(RECORDS.values(RequestFigures, data), rows=rows))
 
 
 def _read_row(data: Mapping[str, Any]) -> RowFigures:
-    figures = {key: _read_figure(ends) for key, ends in data.items() if isinstance(ends, list)}
+    figures = {key: _read_figure(ends) for key, ends in checked(OBJECT, data).items() if isinstance(ends, list)}
     return RowFigures(figures, data["method"], data["runs_task"])
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache, partial
 from itertools import chain
+from reprlib import repr as brief
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -22,6 +24,10 @@ Completion: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 # The types that JSON gives for a field of this type.
 PLAIN: Mapping[Any, tuple[type, ...]] = {int: (int,), float: (int, float), bool: (bool,), str: (str,)}
+# The largest number: an integer of JSON can be larger than any float.
+MOST = sys.float_info.max
+LIST: tuple[type, ...] = (list,)
+OBJECT: tuple[type, ...] = (dict,)
 
 
 class Values(dict[str, Any]):
@@ -46,15 +52,17 @@ class Records:
     def plain(self, value: Any) -> Any:
         """Return records, and what contains them, in a form that JSON and UTF-8 can represent.
 
-        A number that is not finite becomes null. A lone surrogate, which names of the app and paths can contain,
-        becomes an escape, also in a key. Keys become strings.
+        A number that is not finite becomes null. Numbers of other classes, such as a budget that is a member of an
+        enumeration, become plain ones. Keys become strings.
         """
-        if value is None or isinstance(value, int):
+        if value is None or isinstance(value, bool):
             return value
+        if isinstance(value, int):
+            return int(value)
         if isinstance(value, float):
-            return value if math.isfinite(value) else None
+            return float(value) if math.isfinite(value) else None
         if isinstance(value, str):
-            return value.encode(errors="backslashreplace").decode()
+            return writable(value)
         if is_record(type(value)):
             return {key: self._written(value, shape) for key, shape in self.shape(type(value)).items()}
         if isinstance(value, Mapping):
@@ -75,6 +83,7 @@ class Records:
 
     def record(self, kind: type[Record], data: Mapping[str, Any]) -> Record:
         """Return a record. Raises KeyError, TypeError or ValueError if the data are of something else."""
+        checked(OBJECT, data)
         shaped = any(base in self._shapes for base in kind.__mro__)
         # Most records have the keys of their fields, and are made without looking at paths.
         return self.made(kind, self.values(kind, data) if shaped else {key: data[key] for key in self.shape(kind)})
@@ -111,17 +120,21 @@ class Records:
         if origin is Literal:
             return partial(_word, arguments)
         if origin is tuple:
-            read = self._reader(arguments[0])
-            return lambda data: tuple(map(read, data))
+            return partial(_tuple, self._reader(arguments[0]), None if ... in arguments else len(arguments))
         if origin is Mapping:
-            numbered, read = arguments[0] is int, self._reader(arguments[1])
-            return lambda data: {int(key) if numbered else key: read(part) for key, part in data.items()}
+            key, value = map(bare, arguments)
+            return partial(_mapping, int if key is int else self._reader(key), self._reader(value))
         return partial(self._read, hint)
 
     def _read(self, kind: Any, data: Any) -> Any:
         if is_record(type(data)):
             return data
         return self.made(kind, data) if isinstance(data, Values) else self.record(kind, data)
+
+
+def writable(text: str) -> str:
+    """Return a text that UTF-8 can represent: lone surrogates, as in names of the app and paths, become escapes."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def is_record(kind: Any) -> bool:
@@ -148,25 +161,38 @@ def bare(hint: Any) -> Any:
 def _placed(shape: Mapping[str, Shape], data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the values that are not null, with their paths."""
     for key, part in shape.items():
-        value = data[key]
+        value = checked(OBJECT, data)[key]
         if isinstance(part, str):
             yield from [(part, value)] if value is not None else []
         elif isinstance(part, tuple):
-            yield from zip(part, value, strict=True) if value is not None else []
+            yield from zip(part, checked(LIST, value), strict=True) if value is not None else []
         elif part is not None and value is not None:
             yield from _placed(part, value)
 
 
 def checked(types: tuple[type, ...], data: Any) -> Any:
-    """Return a plain value that has one of the types. Raises TypeError; ValueError if it is not finite."""
+    """Return a value that has one of the types, a text so that it can be written. Raises TypeError and ValueError."""
     if type(data) not in types:
-        raise TypeError(f"{data!r} is not of type {types[-1].__name__}")
-    if float in types and not math.isfinite(data):
-        raise ValueError(f"{data!r} is not a finite number")
-    return data
+        raise TypeError(f"{brief(data)} is not of type {types[-1].__name__}")
+    if type(data) in PLAIN[float] and not -MOST <= data <= MOST:
+        raise ValueError(f"{brief(data)} is not a finite number")
+    return writable(data) if isinstance(data, str) else data
+
+
+def _tuple(read: Callable[[Any], Any], length: int | None, data: Any) -> tuple[Any, ...]:
+    """Read a list of this length, of any length if it is None. Parts that are records already are in a tuple."""
+    parts = data if isinstance(data, tuple) else checked(LIST, data)
+    if length is not None and len(parts) != length:
+        raise ValueError(f"{brief(data)} has not {length} values")
+    return tuple(map(read, parts))
+
+
+def _mapping(read_key: Callable[[Any], Any], read: Callable[[Any], Any], data: Any) -> dict[Any, Any]:
+    values = data if isinstance(data, Values) else checked(OBJECT, data)
+    return {read_key(key): read(part) for key, part in values.items()}
 
 
 def _word(words: tuple[str, ...], data: Any) -> Any:
     if data not in words:
-        raise ValueError(f"{data!r} is none of {words}")
+        raise ValueError(f"{brief(data)} is none of {words}")
     return data

@@ -31,7 +31,7 @@ def read(source: Path) -> MeasuredRun:
         )
     try:
         return measured_run(data)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError) as error:
         raise MwBudgetError(
             f"{str(source)!r} is not a whole result ({described(error)}); give a file as --mw-budget-json wrote it",
             message_id="file",
