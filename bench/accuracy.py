@@ -41,7 +41,7 @@ from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure as measure_app
 from pytest_mwbudget.model.results import Measurement
 from pytest_mwbudget.timing.host_speed import Machine
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.looks import Environment
 
 PROCESSES = 20
 TRUTH_S = 1.0

@@ -27,7 +27,7 @@ from tempfile import TemporaryDirectory
 from harness import Goal, Reading, Report, Table, inherited, main, neighbours
 from versus import APPS, ARGUMENTS, CONDITIONS, LAYERS, apps, factory, rounds_of, unchanged
 
-from pytest_mwbudget.comparison.merging import merged
+from pytest_mwbudget.comparison.run_sets import merged
 from pytest_mwbudget.comparison.two_runs import compare
 from pytest_mwbudget.model.changes import CERTAIN
 from pytest_mwbudget.model.measured_run import MeasuredRun

@@ -42,7 +42,7 @@ from pytest_mwbudget.config.settings import Settings, Under
 from pytest_mwbudget.engine import measure as measured
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import LoopName, Measurement
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.looks import Environment
 
 # The goal: this share of the settings within CLOSE_SHARE of the truth.
 GOAL_SHARE = 0.9

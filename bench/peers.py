@@ -63,10 +63,10 @@ from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure as measure_app
 from pytest_mwbudget.model.results import Measurement
-from pytest_mwbudget.timing import run as timing
+from pytest_mwbudget.timing import looks as timing
 from pytest_mwbudget.timing.host_speed import Machine, reference_ns
+from pytest_mwbudget.timing.looks import Environment
 from pytest_mwbudget.timing.probes import Probes
-from pytest_mwbudget.timing.run import Environment
 from pytest_mwbudget.timing.schedule import Schedule
 
 WAYS_DIRECTORY = Path(__file__).parent / "ways"

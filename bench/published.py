@@ -59,7 +59,7 @@ from pytest_mwbudget.engine import measure as measured
 from pytest_mwbudget.model.estimate import ZERO, Estimate
 from pytest_mwbudget.model.results import Counts, LayerReport
 from pytest_mwbudget.timing.host_speed import Machine
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.looks import Environment
 
 PROCESSES = 2
 # A measurement is repeated if the machine ran slower than before by this factor, up to TRIES times in all.

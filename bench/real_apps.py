@@ -133,7 +133,7 @@ from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure
 from pytest_mwbudget.errors import EndlessError
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.looks import Environment
 from pytest_mwbudget.workload.host import Host
 from pytest_mwbudget.workload.requests import RequestFile, workload
 

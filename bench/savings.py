@@ -40,7 +40,7 @@ from pytest_mwbudget.model.saves import Saves
 from pytest_mwbudget.model.stack import RowIndex
 from pytest_mwbudget.timing import arms, savings
 from pytest_mwbudget.timing.host_speed import Machine
-from pytest_mwbudget.timing.run import Environment, Timed, Timing
+from pytest_mwbudget.timing.looks import Environment, Timed, Timing
 
 PROCESSES = 20
 MAX_TIME_S = 5.0

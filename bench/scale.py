@@ -35,7 +35,7 @@ from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure as measure_app
 from pytest_mwbudget.model.results import Measurement
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.looks import Environment
 
 BUDGET_US = 20.0
 CHEAP_US = 5.0

@@ -78,7 +78,7 @@ from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure as measured
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import LoopName
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.looks import Environment
 
 CLOSE_SHARE = 0.10
 ALPHA = 0.1

@@ -72,7 +72,7 @@ from pytest_mwbudget.interpreter.foreign_tools import suspended
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import Measurement, Verdict
 from pytest_mwbudget.timing.host_speed import Machine
-from pytest_mwbudget.timing.run import Environment, Timing
+from pytest_mwbudget.timing.looks import Environment, Timing
 
 # Budgets as ratios to the true cost. A run uses the ratios of one group.
 FAR, NEAR = (0.7, 0.85, 1.15, 1.3), (0.95, 1.05)

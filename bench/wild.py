@@ -41,7 +41,7 @@ from pytest_mwbudget.engine import measure as measured
 from pytest_mwbudget.model.results import Measurement
 from pytest_mwbudget.model.stack import ENDPOINT
 from pytest_mwbudget.timing.host_speed import Machine
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.looks import Environment
 
 RUNS, FACTOR = 20, 1.6
 # Characters of a reason for an undecided verdict in the report.

@@ -23,7 +23,7 @@ from .report.terminal import run
 from .report.text import printable
 from .session.artifacts import HTML, RENDERED, STORED, put
 from .storage.history import read as read_history
-from .storage.merging import merged_run
+from .storage.merged_run import merged_run
 from .storage.saved_runs import files_in, read
 
 # Wider text is hard to read.

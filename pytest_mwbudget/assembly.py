@@ -15,8 +15,8 @@ from .analysis.ways import Ways, new_layers, note_on, why_changing
 from .asgi.naming import display_name
 from .asgi.stack import Stack
 from .config.budgets import Budgets
+from .counting.charged_requests import RequestCharges
 from .counting.counted import Counted
-from .counting.run import RequestCharges
 from .errors import tagged
 from .interpreter.foreign_tools import ForeignTools
 from .model.endpoint import EndpointReport
@@ -25,8 +25,8 @@ from .model.remedies import BudgetPlace
 from .model.results import FRAMES, Counts, Frame, Judged, RequestLine, Result, ResultRow
 from .model.stack import ENDPOINT, OUTERMOST, OUTSIDE, Owner, RowIndex, owner_of, parts_of
 from .model.trend import Trend
+from .timing.looks import Timed
 from .timing.many_requests import Served
-from .timing.run import Timed
 
 # ---- growth -----------------------------------------------------------------------------------------------------
 

@@ -31,10 +31,10 @@ from .assembly import Findings, trends
 from .config.budgets import Budgets
 from .config.settings import Settings
 from .counting.backend import counting_backend
+from .counting.charged_requests import CountingRun, RequestCharges
 from .counting.counted import Counted, counted, counted_inside, hops
 from .counting.executed import Executed, ExecutedRun
 from .counting.executed import Pace as ExecutedPace
-from .counting.run import CountingRun, RequestCharges
 from .errors import MeasurementError, ResponseError
 from .interpreter.foreign_tools import ForeignTools, suspended
 from .interpreter.tracers import Hooks, threads_untraced
@@ -44,9 +44,9 @@ from .model.quantities import COUNTED, PROCESS_WIDE
 from .model.results import Measurement, Profile, Result
 from .model.stack import EntryIndex
 from .profiling.adding import with_profile
+from .timing.looks import Environment, Pace, Timed, Timing
 from .timing.many_requests import served
 from .timing.probes import Probes
-from .timing.run import Environment, Pace, Timed, Timing
 from .timing.sampler import Deadline
 from .timing.savings import compared
 
@@ -189,7 +189,7 @@ async def _measured(
                 result, publish, stack, caller, chosen, environment, foreign_tools, run.request_ns
             )
         if chosen.load is not None:
-            from .load.run import under_load
+            from .load.bursts import under_load
 
             result = await under_load(stack, caller, chosen, environment, result)
         return result

@@ -26,7 +26,7 @@ from pytest_mwbudget.engine import measure as _measure
 from pytest_mwbudget.model.quantities import CountedQuantity
 from pytest_mwbudget.model.results import Measurement
 from pytest_mwbudget.session.gate import SCHEDULE
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.looks import Environment
 from pytest_mwbudget.timing.schedule import Schedule
 
 App = Callable[..., Any]

@@ -22,7 +22,7 @@ from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.counting.backend import counting_backend
 from pytest_mwbudget.model.results import Count, Counts, LoopName, Measurement
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.looks import Environment
 from pytest_mwbudget.timing.schedule import Schedule
 
 from .apps import FAST_SCHEDULE, Noop, unchanged_code

@@ -33,7 +33,7 @@ from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import LayerReport, Measurement
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.looks import Environment
 from pytest_mwbudget.timing.schedule import Schedule
 
 from . import stacks

@@ -17,8 +17,8 @@ from typing import Any
 from pytest_mwbudget.comparison.allowed import parsed
 from pytest_mwbudget.comparison.figures import RequestFigures, figures_of
 from pytest_mwbudget.comparison.history import history_run
-from pytest_mwbudget.comparison.merging import merged
 from pytest_mwbudget.comparison.pairs import Pair, compare_pairs
+from pytest_mwbudget.comparison.run_sets import merged
 from pytest_mwbudget.comparison.two_runs import compare
 from pytest_mwbudget.model.changes import Since
 from pytest_mwbudget.model.measured_run import LeftOut, MeasuredRun

@@ -26,7 +26,7 @@ from pytest_mwbudget.engine import measure, send_once
 from pytest_mwbudget.errors import LifespanError, MeasurementError
 from pytest_mwbudget.interpreter import clocks
 from pytest_mwbudget.model.results import LoopName
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.looks import Environment
 
 from .apps import LEAN, Noop, hello, respond
 from .projects import QUICK
@@ -81,13 +81,13 @@ frozen = freeze_time("2020-01-01")
 frozen.start()
 from pytest_mwbudget.asgi import loops
 from pytest_mwbudget.interpreter import clocks
-from pytest_mwbudget.timing import probes, run
+from pytest_mwbudget.timing import looks, probes
 begin = clocks.perf_counter()
 assert clocks.perf_counter is not time.perf_counter
 while clocks.perf_counter() - begin < 0.01:
     pass
 frozen.stop()
-assert run.Environment().clock is clocks.perf_counter_ns
+assert looks.Environment().clock is clocks.perf_counter_ns
 assert abs(clocks.perf_counter() - time.perf_counter()) < 1
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -10,7 +10,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from pytest_mwbudget.__main__ import main
-from pytest_mwbudget.comparison.merging import merged
+from pytest_mwbudget.comparison.run_sets import merged
 from pytest_mwbudget.comparison.two_runs import compare
 from pytest_mwbudget.model.changes import Since
 from pytest_mwbudget.model.measured_run import MeasuredRun

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_mwbudget.comparison.allowed import parsed
 from pytest_mwbudget.comparison.figures import figures_of
-from pytest_mwbudget.comparison.merging import merged
+from pytest_mwbudget.comparison.run_sets import merged
 from pytest_mwbudget.comparison.surroundings import Comparable, comparable, differences
 from pytest_mwbudget.comparison.two_runs import changes, compare
 from pytest_mwbudget.model.changes import Change

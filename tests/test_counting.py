@@ -30,7 +30,7 @@ from pytest_mwbudget.counting import attribution
 from pytest_mwbudget.errors import MeasurementError, of_the_app
 from pytest_mwbudget.model.quantities import PROCESS_WIDE
 from pytest_mwbudget.model.results import Count, LoopName, Measurement
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.looks import Environment
 from pytest_mwbudget.timing.schedule import Schedule
 
 from .apps import FAST_SCHEDULE, Noop, StarArguments, SyncCall, hello, unchanged_code

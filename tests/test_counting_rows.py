@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_mwbudget.counting.charged_requests import RequestCharges
 from pytest_mwbudget.counting.rows import row_counts, with_own_types
-from pytest_mwbudget.counting.run import RequestCharges
 from pytest_mwbudget.model.results import Count
 
 

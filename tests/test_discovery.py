@@ -30,7 +30,7 @@ from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.engine import measure
 from pytest_mwbudget.model.results import LoopName
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.looks import Environment
 
 from . import apps
 from .apps import (

@@ -23,7 +23,7 @@ from starlette.routing import Route
 
 import pytest_mwbudget.analysis.verdicts
 import pytest_mwbudget.engine
-import pytest_mwbudget.timing.run
+import pytest_mwbudget.timing.looks
 import pytest_mwbudget.timing.sampler
 from pytest_mwbudget.analysis.estimates import Estimates, estimate, method_us
 from pytest_mwbudget.analysis.event_log import Spent, spent
@@ -40,7 +40,7 @@ from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.quantities import COUNTED, PROCESS_WIDE, CountedQuantity
 from pytest_mwbudget.model.results import Judged, LayerReport, Measurement, Occupation, Result, Verdict
 from pytest_mwbudget.timing.host_speed import Machine
-from pytest_mwbudget.timing.run import Environment, cpu_clock
+from pytest_mwbudget.timing.looks import Environment, cpu_clock
 from pytest_mwbudget.timing.sampler import Sampler
 from pytest_mwbudget.timing.schedule import Schedule
 
@@ -263,7 +263,7 @@ def test_a_null_layer_with_which_a_task_begins_is_charged_with_no_suspension(mon
         nulls_ns.extend(samples.split.null_ns)
         return estimate(samples, *args, **named)
 
-    monkeypatch.setattr(pytest_mwbudget.timing.run, "estimate", noted)
+    monkeypatch.setattr(pytest_mwbudget.timing.looks, "estimate", noted)
     server.measure([Middleware(Waits), Middleware(Costly, clock=server.clock)], method="POST")
     assert set(nulls_ns) == {0}
 
@@ -335,7 +335,7 @@ def noted_looks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         looks.append((look, samples.requests))
         return estimate(samples, *args, look=look, **named)
 
-    monkeypatch.setattr(pytest_mwbudget.timing.run, "estimate", noted)
+    monkeypatch.setattr(pytest_mwbudget.timing.looks, "estimate", noted)
     return looks
 
 
@@ -445,7 +445,7 @@ def test_only_the_look_at_which_the_time_is_over_has_the_chances_that_are_left(m
         lasts.append(last)
         return estimate(*args, last=last, **named)
 
-    monkeypatch.setattr(pytest_mwbudget.timing.run, "estimate", noted)
+    monkeypatch.setattr(pytest_mwbudget.timing.looks, "estimate", noted)
     server = Server(endpoint_us=5000)
     layers = [Middleware(Costly, clock=server.clock, before=20)]
     server.measure(layers, budgets=Budgets(layers={"Costly": {"us": 20}}), max_time_s=3)
@@ -634,7 +634,7 @@ def test_a_run_goes_on_until_everything_is_known_and_its_looks_grow(what: str, m
         rows = {"split": found.split, "cpu": found.cpu}.get(what)
         return replace(found, **{what: UNKNOWN if rows is None else dict.fromkeys(rows, UNKNOWN)})  # type: ignore[arg-type]
 
-    monkeypatch.setattr(pytest_mwbudget.timing.run, "estimate", without)
+    monkeypatch.setattr(pytest_mwbudget.timing.looks, "estimate", without)
     clock = FakeClock()
     server = Server(clock, cpu_clock=clock, endpoint_us=5000, schedule=replace(SCHEDULE, most_first=64))
     measurement = server.measure([Middleware(Costly, clock=server.clock, before=20)])
@@ -832,7 +832,7 @@ def figures_noted(monkeypatch: pytest.MonkeyPatch, **changed: Estimate) -> str:
     def change(*args: Any, **named: Any) -> Estimates:
         return replace(estimate(*args, **named), **changed)
 
-    monkeypatch.setattr(pytest_mwbudget.timing.run, "estimate", change)
+    monkeypatch.setattr(pytest_mwbudget.timing.looks, "estimate", change)
     server = Server(endpoint_us=200)
     measurement = server.measure([Middleware(Costly, clock=server.clock, before=30)])
     return "\n".join(measurement.notes)
@@ -1145,7 +1145,7 @@ def requests_by_look(
         looks.append({"all": samples.requests, **{kind: len(taken) for kind, taken in kinds.items()}})
         return change(estimate(samples, *arguments, **named))
 
-    monkeypatch.setattr(pytest_mwbudget.timing.run, "estimate", noted)
+    monkeypatch.setattr(pytest_mwbudget.timing.looks, "estimate", noted)
     clocks = Clocks()
     layers = [
         Middleware(SpendsInATask, clocks=clocks, work=50, wait=300),
@@ -1206,7 +1206,7 @@ def test_a_clock_of_the_processor_that_ticks_too_slowly_is_not_used(
 ) -> None:
     info = time.get_clock_info("thread_time")
     info.resolution = resolution
-    monkeypatch.setattr(pytest_mwbudget.timing.run, "get_clock_info", lambda name: info)
+    monkeypatch.setattr(pytest_mwbudget.timing.looks, "get_clock_info", lambda name: info)
     assert (cpu_clock() is not None) == (Environment().cpu_clock is not None) == usable
 
 

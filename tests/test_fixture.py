@@ -13,7 +13,7 @@ import pytest
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.errors import MeasurementError, SettingError
 from pytest_mwbudget.session.requests.client import MwBudget
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.looks import Environment
 
 from .apps import echo, run_inside
 

@@ -27,7 +27,7 @@ from pytest_mwbudget.counting.counted import Counted, hops
 from pytest_mwbudget.engine import measure
 from pytest_mwbudget.model.results import Measurement
 from pytest_mwbudget.timing.host_speed import Machine, hop_ns
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.looks import Environment
 from pytest_mwbudget.timing.schedule import Schedule
 
 from .apps import hello

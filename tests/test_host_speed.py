@@ -17,7 +17,7 @@ from starlette.middleware import Middleware
 from pytest_mwbudget.analysis.slowdown import Interruptions, slowdown
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.session.remembered_speed import BELIEVED_SHARE, HOPS_KEY, KEPT_RUNS, KEY, Recall, Seen, machine
-from pytest_mwbudget.timing import run as timing_run
+from pytest_mwbudget.timing import looks
 from pytest_mwbudget.timing.host_speed import CALLS, Interrupted, Machine, kind, reference_ns
 
 from .apps import LEAN, SPIN, run_inside
@@ -80,9 +80,9 @@ def test_a_layer_that_others_interrupt_in_each_request_does_not_fail(
             return Interrupted(cls.count * 1000, cls.count * 1000 * waits_ns, cls.count * 6_000_000_000)
 
     server = Server(endpoint_us=5000.0)
-    monkeypatch.setattr(timing_run, "Interrupted", Now)
+    monkeypatch.setattr(looks, "Interrupted", Now)
     # Interruptions are only read beside the real clock, so the fake clock replaces it.
-    monkeypatch.setattr(timing_run, "perf_counter_ns", server.clock)
+    monkeypatch.setattr(looks, "perf_counter_ns", server.clock)
     found = server.measure([Middleware(Costly, server.clock, 3000.0)], budgets=Budgets({"us": 2000.0}), max_time_s=3.0)
     judged = found.layer("Costly").judged["us"]
     assert judged.verdict == verdict

@@ -19,7 +19,7 @@ from pytest_mwbudget.asgi.http_library import LIBRARIES, httpx
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.errors import SettingError
 from pytest_mwbudget.session.requests.client import MwBudget
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.looks import Environment
 
 from .apps import echo
 from .conftest import needs

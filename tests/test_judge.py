@@ -12,7 +12,7 @@ import pytest
 from pytest_mwbudget.analysis.budgeted import Bounded, Together, bounded_rows
 from pytest_mwbudget.analysis.estimates import Estimates
 from pytest_mwbudget.analysis.judge import QUIET, Conditions, fails_above, judge
-from pytest_mwbudget.analysis.load import SPLIT_ROOM
+from pytest_mwbudget.analysis.shares import SPLIT_ROOM
 from pytest_mwbudget.analysis.verdicts import Look, judge_all, judge_count, seconds_needed
 from pytest_mwbudget.model.estimate import ZERO, Estimate
 from pytest_mwbudget.model.judged import Judged, Verdict, worst

@@ -9,7 +9,7 @@ from statistics import fmean
 
 import pytest
 
-from pytest_mwbudget.analysis.load import (
+from pytest_mwbudget.analysis.shares import (
     Burst,
     Bursts,
     Conditions,

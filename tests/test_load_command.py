@@ -16,7 +16,7 @@ import pytest
 import pytest_mwbudget.load.server
 from pytest_mwbudget.__main__ import main
 from pytest_mwbudget.commands import load
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.looks import Environment
 
 from .apps import FAST_SCHEDULE, SPIN
 from .conftest import needs

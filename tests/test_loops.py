@@ -24,7 +24,7 @@ from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.errors import LifespanError, MeasurementError
 from pytest_mwbudget.model.results import LoopName
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.looks import Environment
 from pytest_mwbudget.timing.schedule import Schedule
 
 from .apps import ANYIO, FAST_SCHEDULE, MOST_S, Noop, hello, respond, run_inside

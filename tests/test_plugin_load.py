@@ -23,14 +23,14 @@ from typing import Any
 
 import pytest
 
+import pytest_mwbudget.load.bursts
 import pytest_mwbudget.load.process
-import pytest_mwbudget.load.run
 import pytest_mwbudget.load.server
-from pytest_mwbudget.analysis.load import Burst, Bursts, Conditions, Observation
+from pytest_mwbudget.analysis.shares import Burst, Bursts, Conditions, Observation
 from pytest_mwbudget.config.settings import Settings, Under
 from pytest_mwbudget.errors import MeasurementError, ResponseError
+from pytest_mwbudget.load.bursts import _Driver, _Outcome, requests_of
 from pytest_mwbudget.load.processor import Cores
-from pytest_mwbudget.load.run import _Driver, _Outcome, requests_of
 from pytest_mwbudget.load.server import Served
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import RequestLine, Result, ResultRow
@@ -352,7 +352,7 @@ def test_an_async_test_uses_its_own_loop(pytester: pytest.Pytester) -> None:
 def test_on_one_core_nothing_passes_that_may_be_too_small(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pytest_mwbudget.load.run, "cores", lambda: Cores(alone=True))
+    monkeypatch.setattr(pytest_mwbudget.load.bursts, "cores", lambda: Cores(alone=True))
     body = 'mw_budget.load("/health", clients=2, rps_share="99%", p99_ms=5000)'
     result = run(pytester, [case(body, 'load_time=0.5, undecided="warn"')])
     result.assert_outcomes(passed=1, warnings=1)

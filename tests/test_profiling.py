@@ -40,7 +40,7 @@ from pytest_mwbudget.model.results import Measurement, Profile, Result
 from pytest_mwbudget.profiling.attribution import OwnerMarkers
 from pytest_mwbudget.profiling.sampling import Profiled
 from pytest_mwbudget.report.flamegraph import FlamegraphRenderer, hottest, short_path
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.looks import Environment
 from pytest_mwbudget.timing.schedule import Schedule
 
 from .apps import FAST, MOST_S, SHORT_PROFILE, Noop, hello

@@ -33,7 +33,7 @@ from pytest_mwbudget.model.stack import EntryIndex
 from pytest_mwbudget.timing.arms import inner_app
 from pytest_mwbudget.timing.bypasses import Bypasses
 from pytest_mwbudget.timing.host_speed import Machine
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.looks import Environment
 
 from .apps import (
     Keywords,

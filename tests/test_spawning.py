@@ -28,7 +28,7 @@ from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.counting.spawning import Spawning
 from pytest_mwbudget.interpreter.foreign_tools import garbage_collection_paused
 from pytest_mwbudget.model.results import LoopName, Measurement
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.looks import Environment
 
 from .apps import FAST_SCHEDULE, Noop, hello
 from .counted import (

@@ -26,7 +26,7 @@ from pytest_mwbudget.report.terminal import failure, table
 from pytest_mwbudget.report.view import view
 from pytest_mwbudget.storage import codec
 from pytest_mwbudget.timing.host_speed import Machine
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.looks import Environment
 
 from .apps import Noop, caller
 from .test_engine import SCHEDULE, FakeClock, reason

@@ -20,7 +20,7 @@ from pytest_mwbudget.session.survey_time import (
     Plan,
     plan_of,
 )
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.looks import Environment
 from pytest_mwbudget.workload.time_budget import LEAST_S, sampled_s
 
 

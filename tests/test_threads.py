@@ -28,7 +28,7 @@ from pytest_mwbudget.counting.unseen import busier, unseen_work
 from pytest_mwbudget.model.quantities import PROCESS_WIDE
 from pytest_mwbudget.model.results import LoopName
 from pytest_mwbudget.model.stack import Owner
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.looks import Environment
 
 from .apps import Noop, hello
 from .counted import COUNTS_OBJECTS, OWN, Own, counted, counts, every_loop, needs_allocations, needs_objects, number

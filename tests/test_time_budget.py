@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mwbudget.model.results import Result, Turn
-from pytest_mwbudget.timing.run import NS_PER_S
+from pytest_mwbudget.timing.looks import NS_PER_S
 from pytest_mwbudget.timing.schedule import Schedule
 from pytest_mwbudget.workload.time_budget import TimeBudget, fitting, most_useful_first, sampled_s, warming
 

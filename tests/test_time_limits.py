@@ -18,7 +18,7 @@ from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.model.results import LoopName
 from pytest_mwbudget.session.requests import examples, measured
 from pytest_mwbudget.session.requests.measured import MeasuredRequests
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.looks import Environment
 
 from . import test_own_requests
 from .counted import every_loop

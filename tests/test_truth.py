@@ -26,7 +26,7 @@ from pytest_mwbudget.engine import measure
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import Measurement
 from pytest_mwbudget.timing.host_speed import Machine
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.looks import Environment
 from pytest_mwbudget.timing.schedule import Schedule
 
 from .apps import respond

@@ -13,10 +13,10 @@ from pytest_mwbudget.asgi import loops
 from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.settings import Settings, Under
 from pytest_mwbudget.engine import measure
-from pytest_mwbudget.load import run
+from pytest_mwbudget.load import bursts
 from pytest_mwbudget.model.results import LoopName, Measurement
-from pytest_mwbudget.report.load import load_view
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.report.under_load import load_view
+from pytest_mwbudget.timing.looks import Environment
 
 from .apps import unchanged_code
 from .conftest import needs
@@ -105,7 +105,7 @@ def test_a_spin_has_its_share(loop: LoopName, clients: int) -> None:
 @readings
 @pytest.mark.parametrize("clients", [1, 10, 100])
 def test_a_lock_is_named_with_its_wait(clients: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, spans, made = Lock(ok), [], run._Driver._observed
+    layer, spans, made = Lock(ok), [], bursts._Driver._observed
 
     async def noted(self: Any, clients: int, requests: int) -> Any:
         begin = len(layer.us)
@@ -113,7 +113,7 @@ def test_a_lock_is_named_with_its_wait(clients: int, monkeypatch: pytest.MonkeyP
         spans.append(fmean(layer.us[begin + clients :]))
         return found
 
-    monkeypatch.setattr(run._Driver, "_observed", noted)
+    monkeypatch.setattr(bursts._Driver, "_observed", noted)
     found = under_load(NoOp(layer), clients, seconds=6.0)
     own = found.layer("Lock").load
     assert own is not None

@@ -26,7 +26,7 @@ from pytest_mwbudget.engine import measure, send_once
 from pytest_mwbudget.errors import MwBudgetError, ResponseError, SettingError, StatusError
 from pytest_mwbudget.model.results import Measurement
 from pytest_mwbudget.timing.host_speed import Machine
-from pytest_mwbudget.timing.run import Environment
+from pytest_mwbudget.timing.looks import Environment
 
 from .apps import Noop
 from .test_engine import SCHEDULE, FakeClock, reason

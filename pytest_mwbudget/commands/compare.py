@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..comparison.allowed import parsed
-from ..comparison.merging import merged
+from ..comparison.run_sets import merged
 from ..comparison.two_runs import compare
 from ..config.table import SETTINGS
 from ..report import gfm, lines

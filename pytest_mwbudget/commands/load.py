@@ -15,7 +15,7 @@ from ..config.checks import check, clients, seconds
 from ..config.settings import Settings, Under
 from ..engine import measure
 from ..errors import MwBudgetError, described, of_the_app
-from ..load.run import require_loop
+from ..load.bursts import require_loop
 from ..load.server import require_server
 from ..model.quantities import RPS_SHARE
 from ..model.remedies import TimeOption
@@ -23,7 +23,7 @@ from ..model.results import Measurement
 from ..report.text import printable
 from ..session.artifacts import STORED
 from ..session.turns import Turns
-from ..timing.run import Environment
+from ..timing.looks import Environment
 from ..workload.requests import parsed
 from .app import FAILED, PASSED, headers_of, output_apart, print_tables, print_waits, write
 from .files import files_of

@@ -32,7 +32,7 @@ from ..report.overview import matrix
 from ..report.text import printable, shortened
 from ..session.artifacts import STORED, Output
 from ..session.turns import Turns
-from ..timing.run import NS_PER_S, Environment
+from ..timing.looks import NS_PER_S, Environment
 from ..timing.schedule import Schedule
 from ..workload.host import Host, why_left_out
 from ..workload.requests import RequestFile, Wanted, parsed, read, workload

@@ -12,8 +12,8 @@ from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate, independent_sum
 from ..model.quantities import BETWEEN_RUNS, COMPARED, RECORDABLE, TRAITS, UNDER_LOAD
 from .allowed import Allowed, judged
 from .figures import RequestFigures, RowFigures, figures_of, is_part
-from .merging import Merged
 from .outcome import Comparison, RequestChanges
+from .run_sets import Merged
 from .surroundings import Comparable, comparable, differences
 
 # Two processes read the same row by up to BETWEEN_RUNS differently, beyond their intervals. A request that hands work

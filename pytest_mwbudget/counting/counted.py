@@ -25,9 +25,9 @@ from ..model.stack import (
     owner_of,
     parts_of,
 )
+from .charged_requests import RequestCharges
 from .executed import Executed
 from .rows import row_counts, with_own_types
-from .run import RequestCharges
 
 
 @dataclass(frozen=True, slots=True)

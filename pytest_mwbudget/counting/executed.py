@@ -20,8 +20,8 @@ from ..model.quantities import EXECUTED
 from ..model.stack import Owner
 from .attribution import Call, Charging
 from .backend import Backend, start
+from .charged_requests import NS_PER_S
 from .events import OWN_FILES, Undisturbed, counting_events
-from .run import NS_PER_S
 from .unseen import reasons, unseen_work
 
 # What one owner executed in one request: the quantities in EXECUTED.

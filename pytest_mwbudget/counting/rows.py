@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 from ..model.quantities import COUNTED, EXECUTED, PROCESS_WIDE, CountedQuantity
 from ..model.results import Count, Counts, Range
 from ..model.stack import Owner
+from .charged_requests import RequestCharges
 from .executed import Executed
-from .run import RequestCharges
 
 Kinds: TypeAlias = Mapping[str, int]
 

@@ -12,7 +12,7 @@ from ..config.settings import Settings
 from ..errors import MwBudgetError, described, of_the_app, tagged
 from ..interpreter.foreign_tools import ForeignTools
 from ..model.results import Profile, Result
-from ..timing.run import Environment
+from ..timing.looks import Environment
 
 if TYPE_CHECKING:
     from .sampling import Profiled

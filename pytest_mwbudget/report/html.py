@@ -29,12 +29,12 @@ from .change_text import about, cell, span
 from .charts import charts
 from .document import Cell, Code, Column, Table, TableRow, Text, cells, parts, plain, tone_of
 from .findings import ACCEPT
-from .load import LoadView
 from .matrix import Matrix, matrices
 from .picture import picture
 from .survey import survey as survey_of
 from .table import COUNTS, MESSAGES, SAVES, SPENT, TAIL_COLUMNS, TREND_COLUMNS, US, Figure, Row
 from .text import amount, bound, figure, formatted
+from .under_load import LoadView
 from .view import View, view
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TypeAlias
 
 from ..model.quantities import COUNTED
 from ..model.results import RecordedLimit, Result
-from .load import LoadView
 from .table import MESSAGES, SAVES, TAIL_COLUMNS, TREND_COLUMNS, Row
 from .text import amount, printable
+from .under_load import LoadView
 from .view import GRAVITY, View, view
 
 Property: TypeAlias = tuple[str, str | int | float]

@@ -16,8 +16,7 @@ from .findings import ACCEPT
 from .matrix import Matrix, matrices
 from .survey import Survey, survey
 from .table import MESSAGES, SAVES, Row
-from .tails import percentiles
-from .text import amount, figure
+from .text import amount, figure, percentiles
 from .view import View, view
 
 UNKNOWN = "–"

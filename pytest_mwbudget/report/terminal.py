@@ -15,10 +15,9 @@ from .document import BUDGET, INTERVAL, VERDICT, Block, Code, Column, Paragraph,
 from .findings import ACCEPT, exceeded, missing
 from .growing import slope
 from .lines import INDENT, MIN_NAME, STYLES, Line, laid_out, line_width
-from .load import LoadView
 from .table import COUNTS, MESSAGES, SAVES, SPENT, TAIL_COLUMNS, US, Figure, Row
-from .tails import percentiles
-from .text import bound, figure, formatted, has_id, listed, printable, shortened, wrapped
+from .text import bound, figure, formatted, has_id, listed, percentiles, printable, shortened, wrapped
+from .under_load import LoadView
 from .view import View, view
 
 # The least widths of further columns of times.

@@ -8,7 +8,8 @@ import textwrap
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from itertools import islice
 
-from ..model.quantities import TRAITS, Format
+from ..model.quantities import TAILS, TRAITS, Format
+from ..model.tails import Tails
 
 # The id that `errors.tagged` appends to a message.
 ID_AT_END = re.compile(r" \[[a-z-]+\]\.?$")
@@ -151,3 +152,12 @@ def wrapped(text: str, width: int) -> list[str]:
     """Make `text` printable and break it into lines of at most `width` characters; a longer word stays whole."""
     width = max(width, 1)
     return textwrap.wrap(printable(text), width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def percentiles(tails: Tails) -> str:
+    """Return the known percentiles with their intervals, and the number of requests that they come from."""
+    parts = []
+    for quantity in TAILS:
+        us, name = getattr(tails, quantity), quantity.removesuffix("_us")
+        parts.append(f"{name} {figure(us.estimate)} µs ({figure(us.low)} … {figure(us.high)})" if us else f"{name} ?")
+    return f"{', '.join(parts)}, of {tails.requests} requests"

@@ -18,9 +18,9 @@ from .advice import advise
 from .change_text import of_rows
 from .findings import Finding, exceeded, headline, missing, mostly_c, next_step, next_step_uncountable, undecided
 from .growing import growing
-from .load import LoadView, load_view
 from .table import Row, rows
 from .text import figure, has_id
+from .under_load import LoadView, load_view
 
 # A row within its budget is no worse than a row without a budget.
 GRAVITY: Mapping[Verdict | None, int] = {"fail": 2, "undecided": 1, "pass": 0, None: 0}

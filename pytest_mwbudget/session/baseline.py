@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from ..comparison.allowed import Allowed, parsed
-from ..comparison.merging import merged
 from ..comparison.outcome import Comparison
+from ..comparison.run_sets import merged
 from ..comparison.two_runs import compare
 from ..errors import SettingError, tagged
 from ..model.changes import Since

@@ -37,7 +37,7 @@ from .tracebacks import Tracebacks, entered, raise_at
 
 if TYPE_CHECKING:
     from ..timing.host_speed import Machine
-    from ..timing.run import Environment
+    from ..timing.looks import Environment
     from ..timing.schedule import Schedule
     from .enforcing import Client
     from .profiles import Publisher
@@ -138,7 +138,7 @@ def _skipped(item: pytest.Item) -> bool:
 
 def client_for(request: pytest.FixtureRequest, app: Any) -> MwBudget:
     """The client of `app` for the test that requests it."""
-    from ..timing.run import Environment
+    from ..timing.looks import Environment
     from .requests.client import MwBudget
     from .requests.hosted import RequestItem, hosted
 
@@ -212,7 +212,7 @@ def _publisher(item: pytest.Item) -> Publisher:
 
 def environment_of(config: pytest.Config) -> Environment:
     """Return what the measurements of a run that measures need from their surroundings."""
-    from ..timing.run import Environment
+    from ..timing.looks import Environment
     from ..timing.schedule import Schedule
     from .captured_output import set_apart
 

@@ -12,7 +12,7 @@ from ..config.settings import Settings
 from ..errors import tagged
 from ..model.estimate import Seconds
 from ..model.remedies import TimeOption
-from ..timing.run import Environment
+from ..timing.looks import Environment
 from ..workload.time_budget import LEAST_S, sampled_s, warming
 from .claims import Sums
 

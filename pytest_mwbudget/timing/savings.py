@@ -25,7 +25,7 @@ from ..model.saves import Saves
 from ..model.stack import EntryIndex, RowIndex
 from .arms import Arms, Blocks, other_way
 from .host_speed import reference_ns
-from .run import NS_PER_S, Timed, Timing
+from .looks import NS_PER_S, Timed, Timing
 from .sampler import Deadline
 
 # The first request without a layer must end within this time, or within this many times that of a usual request.

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ..interpreter.clocks import perf_counter
 from ..model.estimate import Seconds
 from ..model.results import Result, Turn
-from ..timing.run import NS_PER_S
+from ..timing.looks import NS_PER_S
 from ..timing.schedule import Schedule
 
 # A request is timed for at least this long, warming up included, or not at all.

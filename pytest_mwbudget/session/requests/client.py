@@ -179,7 +179,7 @@ class MwBudget(MeasuredRequests):
         if p99_ms is not None:
             settings = replace(settings, p99_ms=check("p99_ms", p99_ms, "p99_ms"))
         if self.enforce:
-            from ...load.run import require_loop
+            from ...load.bursts import require_loop
             from ...load.server import require_server
 
             require_server()

@@ -15,7 +15,7 @@ from ...errors import tagged
 from ...interpreter.clocks import perf_counter
 from ...model.estimate import Seconds
 from ...model.results import RequestLine, Result
-from ...timing.run import Environment
+from ...timing.looks import Environment
 
 # A measurement takes about this much longer where a report reads its figures. Under pytest-timeout the longer ones of a
 # test may take this share of its limit.

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from ..analysis import load as analysis
+from ..analysis import shares
 from ..analysis.estimates import ALPHA
-from ..analysis.load import NEGLIGIBLE_SHARE, Burst, Bursts, Conditions, Observation, is_negligible
 from ..analysis.paired import FEWEST_PAIRS
+from ..analysis.shares import NEGLIGIBLE_SHARE, Burst, Bursts, Conditions, Observation, is_negligible
 from ..asgi import server as in_process
 from ..asgi.stack import Stack
 from ..config.budgets import assign
@@ -25,7 +25,7 @@ from ..model.results import Result, ResultRow
 from ..model.stack import EntryIndex, RowIndex, parts_of
 from ..timing.arms import Arms, other_way
 from ..timing.host_speed import reference_ns, waited_ns
-from ..timing.run import NS_PER_S, Environment
+from ..timing.looks import NS_PER_S, Environment
 from ..timing.sampler import Deadline
 from .collecting import Collecting, collecting
 from .process import Generator, generator
@@ -173,7 +173,7 @@ class _Driver:
             turn_us=turns.mean_us,
             request_us=ns / requests / 1000,
             idle=1 - (worked + waited) / ns,
-            steady=not stack.threads and waited <= analysis.WAITED_SHARE * ns,
+            steady=not stack.threads and waited <= shares.WAITED_SHARE * ns,
         )
 
     async def rounds(self, begin_ns: Nanoseconds) -> Bursts:
@@ -282,12 +282,12 @@ class _Outcome:
         rows, whole, settings = self.before.layers, self.bursts.whole, self.driver.settings
         bounds = assign(settings.load_budgets, [row.layer for row in rows])
         alpha = ALPHA / (len(rows) + 3)  # all intervals hold jointly
-        p99_ms = analysis.quantile_ms(whole, 0.99, alpha)
+        p99_ms = shares.quantile_ms(whole, 0.99, alpha)
         limit_ms = settings.p99_ms
         load = Load(
             clients=self.driver.under.clients,
-            rps=analysis.rps_of(whole, alpha),
-            p50_ms=analysis.quantile_ms(whole, 0.5, alpha),
+            rps=shares.rps_of(whole, alpha),
+            p50_ms=shares.quantile_ms(whole, 0.5, alpha),
             p99_ms=p99_ms,
             busy=self.bursts.busy,
             rounds=len(self.bursts.rounds),
@@ -296,7 +296,7 @@ class _Outcome:
             seconds=seconds,
             server=f"{self.driver.served.name} on {self.driver.caller.loop.name}",
             endpoint=self._wait(self.driver.arms.stack.endpoint, self.before.frame("endpoint")),
-            judged=None if limit_ms is None else analysis.judge_p99(p99_ms, limit_ms, self.conditions),
+            judged=None if limit_ms is None else shares.judge_p99(p99_ms, limit_ms, self.conditions),
             notes=tuple(self._notes()),
             slowdown=self.conditions.slowdown,
         )
@@ -309,28 +309,28 @@ class _Outcome:
         why: str | None = "the request did not come to it"
         if entry is not None:
             pairs = self.bursts.pairs(entry)
-            layer_load = analysis.bypassed(pairs, row.us, alpha) if pairs else layer_load
+            layer_load = shares.bypassed(pairs, row.us, alpha) if pairs else layer_load
             why = self.driver.arms.why_not.get(entry) or self._other_way(layer_load, row, wait)
         if layer_load.share is None or why is not None:
             # Other processes lengthen the bursts, and hardly the time that the server works.
             busy = load.busy if self.bursts.noisy and load.busy else 1.0
-            layer_load = analysis.divided(row, busy * load.request_us, why)
-        judged = None if bound is None else analysis.judge_share(layer_load, bound, self.conditions)
+            layer_load = shares.divided(row, busy * load.request_us, why)
+        judged = None if bound is None else shares.judge_share(layer_load, bound, self.conditions)
         return replace(row, load=replace(layer_load, wait=wait, judged=judged))
 
     def _other_way(self, layer_load: LayerLoad, row: ResultRow, wait: Wait | None) -> str | None:
         """Say that the app does something else without a layer. If requests queue in it, nobody can tell."""
-        added = analysis.without_garbage(layer_load)
+        added = shares.without_garbage(layer_load)
         if added is None or wait is None or self.observed is None:
             return None
-        queues = analysis.grows(wait, _turns(row), self.observed[1])
+        queues = shares.grows(wait, _turns(row), self.observed[1])
         return None if queues else other_way(added, row.us, " under load")
 
     def _wait(self, entry: EntryIndex | None, row: ResultRow) -> Wait | None:
         """Return how long requests are in a row that begins with an entry; the endpoint's has all that is inside."""
         if self.observed is None or entry is None or entry not in self.observed[0].own_us:
             return None
-        return analysis.wait_in(parts_of(self.driver.arms.stack.entries, entry), _turns(row), *self.observed)
+        return shares.wait_in(parts_of(self.driver.arms.stack.entries, entry), _turns(row), *self.observed)
 
     def _notes(self) -> Iterator[str]:
         rounds, conditions = len(self.bursts.rounds), self.conditions

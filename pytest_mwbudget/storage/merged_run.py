@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..comparison.merging import Place, merged
+from ..comparison.run_sets import Place, merged
 from ..model.measured_run import MeasuredRun
 from ..model.results import SurveyRun
 from ..model.runs import Run
