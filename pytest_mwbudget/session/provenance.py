@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -47,6 +48,7 @@ def this_run(results: Iterable[Result], folder: Path | None = None) -> Run:
     )
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
