@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mwbudget.asgi import server
+from pytest_mwbudget.asgi import loops, server
 from pytest_mwbudget.asgi.discovery import discover
 from pytest_mwbudget.asgi.request import build_request, template_of
 from pytest_mwbudget.asgi.stack import Stack
@@ -76,7 +76,7 @@ def stack_of(app: Any, url: str = "/", method: str = "GET", **options: Any) -> S
     async def main() -> Stack:
         return await discovered(await caller(app, method, url, **options))
 
-    return asyncio.run(main())
+    return loops.run("asyncio", main)
 
 
 def names_of(app: Any, url: str = "/", **options: Any) -> list[str]:
@@ -182,7 +182,7 @@ async def measured_async(
 def measured(app: Any, method: str = "GET", url: str = "/", **options: Any) -> Measurement:
     """Measure in a new event loop, and fail if a function is left with other code."""
     with unchanged_code():
-        return asyncio.run(measured_async(app, method, url, **options))
+        return loops.run("asyncio", lambda: measured_async(app, method, url, **options))
 
 
 def needs(*quantities: CountedQuantity) -> pytest.MarkDecorator:

@@ -162,16 +162,19 @@ def test_a_row_that_waits_for_threads_has_no_comparable_time():
 
 def test_noise_of_two_equal_runs_is_hardly_ever_a_change():
     # Two processes, each with its own bias of some per cent, and intervals that hold 99 % of the time.
-    chance, wrong, rows = random.Random(20), 0, 1500
-    for _ in range(rows):
+    chance, rows = random.Random(20), 1500
+    runs: tuple[list[LayerReport], list[LayerReport]] = ([], [])
+    for number in range(rows):
         true_us = 10 ** chance.uniform(0, 3)
-        readings = []
-        for _ in range(2):
+        for layers in runs:
             sigma = true_us * chance.choice((0.005, 0.02, 0.1))
             read = chance.gauss(true_us * (1 + chance.gauss(0, 0.03)), sigma)
-            readings.append(Estimate(read, read - 2.58 * sigma, read + 2.58 * sigma))
-        wrong += word(*readings) in ("slower", "faster")
-    assert wrong / rows < 0.01
+            us = Estimate(read, read - 2.58 * sigma, read + 2.58 * sigma)
+            layers.append(layer(f"Layer{number}", us, counts=None, occupation=None))
+    found = changed(*(result(*layers) for layers in runs))
+    words = [one.word for one in found if one.row.startswith("Layer") and one.quantity == "us"]
+    assert len(words) == rows
+    assert sum(one in ("slower", "faster") for one in words) / rows < 0.01
 
 
 # ---- counts --------------------------------------------------------------------------------------------------------

@@ -402,7 +402,7 @@ def ran_by_asyncio(app: Any) -> Measurement:
     async def main() -> Measurement:
         request = build_request("GET", "/", {})
         with everything_as_before(asyncio.get_running_loop()):
-            return await engine.measure(app, request, COUNT_ONLY, Environment())
+            return await engine.measure(app, request, COUNT_ONLY, Environment(schedule=FAST_SCHEDULE))
 
     return asyncio.run(main())
 
@@ -446,7 +446,7 @@ def test_an_exception_in_a_counted_request_leaves_nothing_behind(
         counted(app, loop=loop, schedule=BRIEF)
     assert isinstance(of_the_app(raised.value), error)
     # The next measurement can count again.
-    assert number(counts(counted(basic(PassThrough), loop=loop, schedule=BRIEF), "PassThrough").tasks) == 1
+    assert number(counts(counted(basic(PassThrough), loop=loop), "PassThrough").tasks) == 1
 
 
 INTERRUPTED = """

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from time import perf_counter_ns
 from typing import Any
 
@@ -80,6 +81,8 @@ from .apps import (
 )
 
 FUNCTION = "function[tests.apps.{}]"
+# No test here reads a figure.
+ONE_LOOK = replace(apps.FAST_SCHEDULE, precision_time_s=0.0)
 
 
 class Updated(Noop):
@@ -679,7 +682,7 @@ class WithAHelper(Noop):
 
 def test_a_function_that_answers_at_once_is_no_layer() -> None:
     assert names_of(WithAHelper(Noop(hello))) == ["WithAHelper", "Noop"]
-    measurement = apps.measured(WithAHelper(Noop(hello)), schedule=apps.FAST_SCHEDULE)
+    measurement = apps.measured(WithAHelper(Noop(hello)), schedule=ONE_LOOK)
     assert [report.name for report in measurement.layers] == ["WithAHelper", "Noop"]
 
 
@@ -954,7 +957,7 @@ def test_what_runs_in_another_thread_is_measured_with_the_layer_that_runs_it_the
 
 def test_a_measurement_says_what_is_measured_together_across_threads() -> None:
     settings = {"budgets": Budgets({"us": 1e6, "tasks": 100}, {}, None)}
-    measurement = apps.measured(Noop(OtherThread(Slots(hello))), schedule=apps.FAST_SCHEDULE, settings=settings)
+    measurement = apps.measured(Noop(OtherThread(Slots(hello))), schedule=ONE_LOOK, settings=settings)
     assert measurement.verdict == "pass"
     assert measurement.layer("Slots").us is None
     note = "Slots is measured with OtherThread: OtherThread runs what is inside it in another thread. [merged]"
@@ -1026,7 +1029,7 @@ def test_an_endpoint_in_another_thread_makes_no_layer_fail(monkeypatch: pytest.M
             pass
         await respond(send)
 
-    monkeypatch.setattr(apps, "MOST_S", 0.4)
+    monkeypatch.setattr(apps, "MOST_S", 0.2)
     settings = {"budgets": Budgets({"us": 250}, {}, None)}
     measurement = apps.measured(OtherThread(spinning), schedule=apps.FAST_SCHEDULE, settings=settings)
     assert measurement.books.endpoint is None
@@ -1060,7 +1063,7 @@ def test_what_cannot_be_watched_is_not_said_to_be_known(monkeypatch: pytest.Monk
             f"{name} answered without the app inside it, or ran that app in another thread, which could not be watched"
         )
         assert not stack.handed_on.complete
-        notes = apps.measured(Noop(other), schedule=apps.FAST_SCHEDULE).notes
+        notes = apps.measured(Noop(other), schedule=ONE_LOOK).notes
         assert any(note.endswith(" Layers inside it may have no row. [merged]") for note in notes)
 
 

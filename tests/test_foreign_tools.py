@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from profile import Profile
 from time import perf_counter_ns
 from typing import Any
@@ -21,9 +22,8 @@ from pytest_mwbudget.interpreter import internals, tracers
 from pytest_mwbudget.interpreter.foreign_tools import FRAMES_OF_PROBES, ForeignTools, raised_recursion_limit, suspended
 from pytest_mwbudget.interpreter.monitoring import instrumented
 from pytest_mwbudget.interpreter.tracers import ThreadTool, described, profiled, threads_untraced
-from pytest_mwbudget.timing.schedule import Schedule
 
-from .apps import Noop, hello, measured, measured_async
+from .apps import FAST_SCHEDULE, Noop, hello, measured, measured_async
 
 monitoring: Any = getattr(sys, "monitoring", None)
 needs_monitoring = pytest.mark.skipif(monitoring is None, reason="sys.monitoring came with Python 3.12")
@@ -475,11 +475,15 @@ class SwitchesOn(Noop):
         await self.app(scope, receive, send)
 
 
-@pytest.mark.parametrize("at", [5, 1100])
+# At most 70 requests come before those that are timed, which are 128 at least.
+COUNTS_BRIEFLY = replace(FAST_SCHEDULE, warm_calls=10, warm_ns=10**9, fewest_first=128)
+
+
+@pytest.mark.parametrize("at", [5, 100])
 def test_a_tracer_that_a_layer_installs_meanwhile_is_told_and_there_is_no_figure(at: int) -> None:
     """The tracer appears before or while requests are counted, or while they are timed."""
     settings = {"budgets": Budgets({"us": 1000.0})}
-    measurement = measured(SwitchesOn(Noop(hello), at), schedule=Schedule(), settings=settings)
+    measurement = measured(SwitchesOn(Noop(hello), at), schedule=COUNTS_BRIEFLY, settings=settings)
     sys.settrace(None)
     assert measurement.books is None
     assert measurement.layer("Noop").us is None

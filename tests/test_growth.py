@@ -221,33 +221,40 @@ def test_the_slope_is_exact(grown: Measurement) -> None:
     assert not other.grows
 
 
-def of_growing(budgets: Budgets, endpoint_us: float = 2000, more_ns: float = 30) -> Measurement:
-    server = Server(endpoint_us=endpoint_us)
+def of_growing(
+    budgets: Budgets, endpoint_us: float = 2000, more_ns: float = 60, schedule: Schedule = SCHEDULE
+) -> Measurement:
+    server = Server(endpoint_us=endpoint_us, schedule=schedule)
     growing = Middleware(Growing, clock=server.clock, more_ns=more_ns)
     layers = [growing, Middleware(Costly, clock=server.clock, before=20)]
-    return server.measure(layers, budgets=budgets, max_time_s=3)
+    return server.measure(layers, budgets=budgets, max_time_s=1.5)
 
 
-def test_an_undecided_verdict_names_growth() -> None:
+@pytest.fixture(scope="module")
+def undecided() -> Measurement:
+    return of_growing(Budgets({"us": 24, "busy_us": 24}))
+
+
+def test_an_undecided_verdict_names_growth(undecided: Measurement) -> None:
     """Neither more time nor a larger budget would tell."""
-    found = of_growing(Budgets({"us": 24, "busy_us": 24}))
-    judged = found.layer("Growing").judged
-    # Few requests are made without probes, so growth of the total shows only after thousands.
-    total = of_growing(Budgets(total_us=455), endpoint_us=400, more_ns=20)
+    judged = undecided.layer("Growing").judged
+    # Growth of the total shows only after some hundred requests without probes, of which there are usually few.
+    often_whole = replace(SCHEDULE, whole_every=1)
+    total = of_growing(Budgets(total_us=455), endpoint_us=400, more_ns=40, schedule=often_whole)
     assert [judged["us"].verdict, judged["busy_us"].verdict, total.total.verdict] == ["undecided"] * 3
     for reason in (judged["us"].reason, judged["busy_us"].reason, total.total.judged["us"].reason):
         assert reason.endswith("[growing]")
         assert "may be enough" not in reason
         assert "1.3 times" not in reason
-    assert found.layer("Costly").judged["us"].verdict == "pass"
-    note = next(note for note in found.notes if note.endswith("[growing]"))
+    assert undecided.layer("Costly").judged["us"].verdict == "pass"
+    note = next(note for note in undecided.notes if note.endswith("[growing]"))
     assert "Growing from " in note
     assert "Costly" not in note
-    assert not any("wide-interval" in note for note in found.notes)
+    assert not any("wide-interval" in note for note in undecided.notes)
 
 
-def test_the_interval_of_a_row_that_grows_is_its_course() -> None:
-    us = of_growing(Budgets({"us": 24})).layer("Growing").us
+def test_the_interval_of_a_row_that_grows_is_its_course(undecided: Measurement) -> None:
+    us = undecided.layer("Growing").us
     assert 10 < us.low < 15
     assert us.low < us.estimate < us.high < 100
 

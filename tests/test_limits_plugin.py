@@ -21,7 +21,7 @@ from pytest_mwbudget.session.limits.kept_objects import kept_objects, new_object
 from pytest_mwbudget.session.limits.of_tests import surroundings
 from pytest_mwbudget.session.limits.recount import Recount, RecountError, recounted
 
-from .apps import LEAN, alone, run_inside
+from .apps import alone, run_inside
 from .canned import RUN, as_json
 
 FIX = ("--mw-budget-update", "--mw-budget-update-mode=create,trim,fix", "--mw-budget-reason=it must")
@@ -738,7 +738,7 @@ def test_a_recount_ends_what_a_test_leaves_behind_and_is_in_the_same_ci_system(
         """
     )
     config: Any = SimpleNamespace(
-        invocation_params=SimpleNamespace(dir=pytester.path, args=[*LEAN, "--mw-budget", "test_app.py"]),
+        invocation_params=SimpleNamespace(dir=pytester.path, args=[*alone(monkeypatch), "--mw-budget", "test_app.py"]),
         pluginmanager=SimpleNamespace(get_plugins=set),
     )
     begin = perf_counter()
@@ -942,11 +942,15 @@ def test_kept(kept):
 """
 
 
-def test_another_process_keeps_away_from_the_files_of_this_one(project: Project) -> None:
+def test_another_process_keeps_away_from_the_files_of_this_one(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project.recorded()
     project.pytester.makepyfile(test_app=KEEPS)
     project.costs(21)
-    result = run_apart(project.pytester, "--basetemp=base", "--log-file=mw.log", "--log-file-level=INFO", seed="0")
+    monkeypatch.setattr(of_tests, "recounted", recounted)
+    files = ("--basetemp=base", "--log-file=mw.log", "--log-file-level=INFO")
+    result = project.pytester.runpytest_inprocess(*alone(monkeypatch), *APART, *files)
     result.assert_outcomes(failed=1, passed=1)
     result.stdout.fnmatch_lines(["Layer is over its recorded limit*"])
     assert "the first process" in (project.pytester.path / "mw.log").read_text(encoding="utf-8")

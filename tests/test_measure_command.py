@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from pytest_mwbudget.__main__ import main
 from pytest_mwbudget.commands import measure
 from pytest_mwbudget.config.settings import Settings
 
-from .apps import FAST, FAST_SCHEDULE, LEAN, Scheduled, needs
+from .apps import FAST_SCHEDULE, needs, run_inside
 from .test_report_schema import misfits
 from .test_requests import APP
 
+# No test needs precise times.
+SCHEDULE = replace(FAST_SCHEDULE, precision_time_s=0.02)
 # A stream that does not end cannot be measured, whatever status is expected.
 EXPECTED = {"private": 401, "events": 200}
 
@@ -30,7 +33,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     Path(tmp_path, f"{name}.py").write_text(APP, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(measure, "Schedule", lambda: FAST_SCHEDULE)
+    monkeypatch.setattr(measure, "Schedule", lambda: SCHEDULE)
     return name
 
 
@@ -93,11 +96,8 @@ def test_pytest_counts_a_request_as_the_command_does(
     monkeypatch.setattr("pytest_mwbudget.workload.host.RESPONSE_S", 0.2)
     assert main(["measure", app, "--requests=requests.toml", "--time=2", "--json=command.json"]) == 0
     options = (f"--mw-budget-app={app}", "-o", "mw_budget_requests=requests.toml", "-o", "mw_budget_tasks=5")
-    result = pytester.runpytest_inprocess(
-        *(*LEAN, f"--rootdir={tmp_path}", "-p", "no:cacheprovider", "--mw-budget", "--mw-budget-json=pytest.json"),
-        *options,
-        plugins=[Scheduled(**FAST)],
-    )
+    written = ("--mw-budget", "--mw-budget-json=pytest.json")
+    result = run_inside(pytester, f"--rootdir={tmp_path}", *written, *options)
     result.assert_outcomes(passed=2, skipped=1)
     documents = [json.loads(Path(f"{name}.json").read_text()) for name in ("command", "pytest")]
     figures = [
@@ -153,6 +153,7 @@ def test_an_app_that_does_not_allow_the_host(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(measure, "Schedule", lambda: SCHEDULE)
     Path("guarded_shop.py").write_text(
         "from starlette.applications import Starlette\n"
         "from starlette.middleware.trustedhost import TrustedHostMiddleware\n"
@@ -191,7 +192,7 @@ def test_the_time_is_a_limit_and_what_was_left_out_is_named(shop: str, capsys: p
     """The first route takes all of the time, so its row is all there is."""
     names = [f"slow{number}" for number in range(6)]
     Path("sleeping_app.py").write_text(
-        f"import {shop} as shop\n\n\nasync def slow(request):\n    await shop.asyncio.sleep(0.05)\n"
+        f"import {shop} as shop\n\n\nasync def slow(request):\n    await shop.asyncio.sleep(0.01)\n"
         f"    return shop.PlainTextResponse('ok')\n\n\nshop.ROUTES.update({{f'/{{name}}': slow for name in {names}}})\n"
         f"app = shop.create_app(*{names})\n"
     )
@@ -207,7 +208,10 @@ def test_the_time_is_a_limit_and_what_was_left_out_is_named(shop: str, capsys: p
     assert [one["total_us"] for one in document["measurements"]] == [None]
 
 
-def test_a_request_that_hangs_when_the_time_is_over_is_ended(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_request_that_hangs_when_the_time_is_over_is_ended(
+    shop: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "GRACE_S", 0.1)
     Path("hanging_app.py").write_text(
         f"import asyncio\nfrom {shop} import app as inner\n\n\nasync def app(scope, receive, send):\n"
         "    while scope['type'] == 'http' and scope['path'] == '/api/health':\n"

@@ -16,7 +16,7 @@ import pytest
 import pytest_mwbudget.session.requests.own
 from pytest_mwbudget.recording.recorder import OVERLAPPED
 
-from .apps import ANYIO, ASYNCIO, LEAN, QUICKLY, alone, run_inside
+from .apps import ANYIO, ASYNCIO, FAST, LEAN, Scheduled, alone, run_inside
 
 APP = """
 import asyncio
@@ -139,6 +139,9 @@ pytestmark = pytest.mark.filterwarnings(
 # Starlette's warning that its client runs on httpx.
 QUIET = ("-W", "ignore:Using .httpx. with .starlette")
 SHOWN = ("-W", "always::pytest_mwbudget.errors.BudgetWarning")
+UNDRAWN = "--mw-budget-flamegraph=never"
+# No test reads a figure: where figures are read, as with -v, they need not be precise.
+IMPRECISELY = Scheduled(**FAST | {"precision_time_s": 0.01, "parts_time_s": 0.01})
 
 
 @dataclass(eq=False)
@@ -208,7 +211,7 @@ class Suite:
         using = [ASYNCIO, ANYIO] if "async def test" in tests else []
         options = [*QUIET, *SHOWN, *arguments]
         options += ["--mw-budget"] if measure else []
-        result = run_inside(self.pytester, *options, plugins=[QUICKLY, reports], using=using)
+        result = run_inside(self.pytester, *options, plugins=[IMPRECISELY, reports], using=using)
         return Outcome(result, reports)
 
 
@@ -525,6 +528,7 @@ def test_an_error_status_is_measured_and_not_judged(suite: Suite) -> None:
             assert client.get("/health").status_code == 200
         """,
         "-v",
+        UNDRAWN,
     )
     found.assert_outcomes(passed=1, failed=1, warnings=1)
     assert found.reports.measured == [
@@ -619,7 +623,8 @@ def test_a_budget_by_name_must_name_a_layer_of_some_request(suite: Suite) -> Non
         @pytest.mark.mw_budget(layers={"Heder": {"tasks": 1}})
         def test_of_none():
             ask()
-        """
+        """,
+        UNDRAWN,
     )
     found.assert_outcomes(failed=2)
     assert found.reports.verdicts == ["pass", "fail", None, None]
@@ -766,7 +771,7 @@ PASSED_THROUGH = {
         @pytest.mark.asyncio
         async def test_cancelled():
             with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.3):
+                async with asyncio.timeout(0.05):  # the app is called before the loop looks at the clock
                     await client_of(make(endpoint=slow(60))).get("/")
         """,
         "the app was ended by CancelledError",
@@ -775,9 +780,10 @@ PASSED_THROUGH = {
         """
         @pytest.mark.asyncio
         async def test_cancelled_while_it_is_measured():
+            client = client_of(make(endpoint=once_then(slow(60), answers=5)))
             with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.4):
-                    await client_of(make(endpoint=slow(0.03))).get("/")
+                async with asyncio.timeout(0.05):
+                    await client.get("/")
         """,
         "it was cancelled while it was measured; a time limit in the test counts the repetitions too",
     ),
@@ -786,8 +792,9 @@ PASSED_THROUGH = {
         @pytest.mark.anyio
         @pytest.mark.parametrize("anyio_backend", ["trio"])
         async def test_an_anyio_scope_ends_while_it_is_measured(anyio_backend):
-            with anyio.move_on_after(0.4) as scope:
-                await client_of(make(endpoint=slow(0.03))).get("/")
+            client = client_of(make(endpoint=once_then(slow(60), answers=5)))
+            with anyio.move_on_after(0.05) as scope:
+                await client.get("/")
             assert scope.cancelled_caught
         """,
         "it was cancelled while it was measured; a time limit in the test counts the repetitions too",
@@ -871,25 +878,24 @@ class Pool(Noop):
                     return
         await self.app(scope, receive, send)
 """
-# For each case: the budget, the loop, how many requests are answered, and whether the app swallows a cancellation.
+# For each case: the budget, the loop, how many requests are answered, whether the app swallows a cancellation, and the
+# time limit of a request, which is longer than the time between two looks at the clock while requests are timed.
 HANGS = {
-    "at_once": ("tasks=9", "asyncio", 1, False),
-    "while_counted": ("tasks=9", "asyncio", 15, False),
-    "while_timed": ("us=0.01", "asyncio", 100, False),
-    "trio": ("tasks=9", "trio", 3, False),
-    "swallows_cancellation": ("tasks=9", "asyncio", 3, True),
+    "at_once": ("tasks=9", "asyncio", 1, False, 0.15),
+    "while_counted": ("tasks=9", "asyncio", 15, False, 0.15),
+    "while_timed": ("us=0.01", "asyncio", 100, False, 0.2),
+    "trio": ("tasks=9", "trio", 3, False, 0.15),
+    "swallows_cancellation": ("tasks=9", "asyncio", 3, True, 0.15),
 }
 
 
 @pytest.mark.parametrize("outside", ["", "Header, "], ids=["same task", "inner task"])
-def test_an_app_that_stops_answering_is_named_with_the_layer(
-    suite: Suite, monkeypatch: pytest.MonkeyPatch, outside: str
-) -> None:
-    monkeypatch.setattr(pytest_mwbudget.recording.recorder, "LEAST_LIMIT_S", 0.2)
+def test_an_app_that_stops_answering_is_named_with_the_layer(suite: Suite, outside: str) -> None:
     tests = [
         f"""
 @pytest.mark.mw_budget({budget})
-def test_{case}():
+def test_{case}(monkeypatch):
+    monkeypatch.setattr("pytest_mwbudget.recording.recorder.LEAST_LIMIT_S", {limit_s})
     Pool.answers, Pool.swallows = {answers}, {swallows}
     assert TestClient(make({outside}Pool, Noop), backend="{backend}").get("/health").text == "ok"
 
@@ -897,7 +903,7 @@ def test_{case}():
 def test_{case}_then():
     assert TestClient(app).get("/health").text == "ok"
 """
-        for case, (budget, backend, answers, swallows) in HANGS.items()
+        for case, (budget, backend, answers, swallows, limit_s) in HANGS.items()
     ]
     found = suite.run(HANGING + "".join(tests))
     found.assert_outcomes(passed=2 * len(HANGS))
@@ -1272,6 +1278,7 @@ def test_a_test_that_is_marked_while_it_runs_is_measured_from_then_on(suite: Sui
         def mw_budget_app():
             return app
         """,
+        UNDRAWN,
         *(["--mw-budget-survey"] if survey else []),
     )
     found.assert_outcomes(passed=5, failed=4)
@@ -1458,7 +1465,8 @@ def test_a_test_that_runs_again_is_judged_by_its_last_requests(suite: Suite) -> 
         def test_it():
             runs.append(1)
             TestClient(make(Header) if len(runs) == 1 else app).get("/health")
-        """
+        """,
+        UNDRAWN,
     )
     found.assert_outcomes(passed=1, failed=1)
     assert found.reports.verdicts == ["fail", "pass"]

@@ -24,7 +24,7 @@ from pytest_mwbudget.errors import AppError
 from pytest_mwbudget.model.quantities import PROCESS_WIDE, RECORDABLE
 from pytest_mwbudget.storage.codec import measured_run
 
-from .apps import ANYIO, ASYNCIO, LEAN, LEAN_WITH_COVERAGE, SPIN, alone, needs, run_inside
+from .apps import ANYIO, ASYNCIO, FAST, LEAN, LEAN_WITH_COVERAGE, SPIN, Scheduled, alone, needs, run_inside
 from .projects import QUICK as QUICK_IN_WORKERS
 from .test_report_github import read
 from .test_report_schema import misfits
@@ -76,7 +76,18 @@ def mw_budget_app():
     return create_app()
 """
 
-# The longest that a run may take. With the schedule below, a run ends as soon as its verdicts are known.
+# These tests read verdicts, and no figure that has to be precise.
+BRIEFLY = Scheduled(
+    **FAST
+    | {
+        "failure_time_s": 0.02,
+        "watched_time_s": 0.02,
+        "precision_time_s": 0.02,
+        "parts_time_s": 0.02,
+        "executed_ns": 5_000_000,
+    }
+)
+# The longest that a run may take. With the schedule above, a run ends as soon as its verdicts are known.
 QUICK = "--mw-budget-max-time=5"
 # The warning filters of the outer run would turn BudgetWarning into an error.
 WARNINGS_SHOWN = ("-W", "always::pytest_mwbudget.errors.BudgetWarning")
@@ -92,6 +103,13 @@ def shop(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
+@pytest.fixture
+def idle_shop(shop: pytest.Pytester) -> pytest.Pytester:
+    """The shop whose layer Spin takes no time, for tests that count: its requests are quick, and its counts exact."""
+    shop.makepyfile(shop=APP.replace("us=200", "us=0"))
+    return shop
+
+
 @pytest.fixture(autouse=True)
 def no_github(monkeypatch: pytest.MonkeyPatch) -> None:
     """No GitHub Actions in inner runs, even if the outer run is a job of GitHub Actions."""
@@ -100,7 +118,7 @@ def no_github(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(pytester: pytest.Pytester, *arguments: str, using: Sequence[str] = ()) -> pytest.RunResult:
-    return run_inside(pytester, *arguments, using=using)
+    return run_inside(pytester, *arguments, plugins=[BRIEFLY], using=using)
 
 
 def marked(keywords: str, body: str = "mw_budget.get('/health')", name: str = "test_it") -> str:
@@ -136,7 +154,7 @@ def test_without_the_option_the_request_is_made_once_and_nothing_is_timed(shop: 
 def test_the_configuration_can_enforce_in_every_run(with_task: pytest.Pytester) -> None:
     with_task.makeini("[pytest]\nmw_budget = true\n")
     with_task.makepyfile(marked("tasks=0"))
-    run(with_task).assert_outcomes(failed=1)
+    run(with_task, "--mw-budget-flamegraph=never").assert_outcomes(failed=1)
 
 
 def test_a_test_without_marker_or_fixture_is_left_alone_and_so_is_the_summary_of_a_step(
@@ -295,8 +313,8 @@ def test_where_warnings_are_errors_an_undecided_budget_fails_the_test_and_says_w
     run(shop, "--mw-budget").assert_outcomes(passed=1, warnings=2)
 
 
-def test_a_request_that_a_fixture_makes_afterwards_is_judged_and_shown(shop: pytest.Pytester) -> None:
-    shop.makepyfile(
+def test_a_request_that_a_fixture_makes_afterwards_is_judged_and_shown(idle_shop: pytest.Pytester) -> None:
+    idle_shop.makepyfile(
         """
         import pytest
 
@@ -314,7 +332,7 @@ def test_a_request_that_a_fixture_makes_afterwards_is_judged_and_shown(shop: pyt
             client.get("/health")
         """
     )
-    shop.makepyfile(
+    idle_shop.makepyfile(
         conftest="""
         import asyncio
         import pytest
@@ -335,7 +353,7 @@ def test_a_request_that_a_fixture_makes_afterwards_is_judged_and_shown(shop: pyt
             return ThreadsAfterwards(shop.create_app())
         """
     )
-    result = run(shop, *UNDRAWN)
+    result = run(idle_shop, *UNDRAWN)
     result.assert_outcomes(passed=2, errors=1)
     result.stdout.fnmatch_lines(
         [
@@ -703,12 +721,12 @@ def test_else():
 """
 
 
-def test_the_marker_selects_every_test_that_measures(shop: pytest.Pytester) -> None:
-    shop.makepyfile(SELECTED)
-    measured = run(shop, "--mw-budget", "-o", "mw_budget_tasks=0", "-m", "mw_budget", "--strict-markers")
+def test_the_marker_selects_every_test_that_measures(idle_shop: pytest.Pytester) -> None:
+    idle_shop.makepyfile(SELECTED)
+    measured = run(idle_shop, "--mw-budget", "-o", "mw_budget_tasks=0", "-m", "mw_budget", "--strict-markers")
     measured.assert_outcomes(passed=5, deselected=1)
     # What is selected does not depend on enforcement.
-    run(shop, "-m", "not mw_budget").assert_outcomes(failed=1, deselected=5)
+    run(idle_shop, "-m", "not mw_budget").assert_outcomes(failed=1, deselected=5)
 
 
 def test_a_layer_that_is_asked_for_without_measuring_is_explained(shop: pytest.Pytester) -> None:
@@ -869,9 +887,9 @@ def mw_budget_app():
 
 
 @pytest.fixture
-def with_task(shop: pytest.Pytester) -> pytest.Pytester:
+def with_task(idle_shop: pytest.Pytester) -> pytest.Pytester:
     """The shop with a layer that runs the app inside it in a task."""
-    return with_habit(shop, "AddHeader")
+    return with_habit(idle_shop, "AddHeader")
 
 
 def with_habit(shop: pytest.Pytester, habit: str) -> pytest.Pytester:
@@ -960,13 +978,11 @@ COUNT_CASES = [
 
 @pytest.mark.parametrize(("habit", "ini", "sentence"), COUNT_CASES)
 def test_the_configuration_can_have_a_budget_for_each_count(
-    shop: pytest.Pytester, habit: str, ini: str, sentence: str
+    idle_shop: pytest.Pytester, habit: str, ini: str, sentence: str
 ) -> None:
-    # The Spin layer must not spin here: reading the clock creates a varying number of objects.
-    with_habit(shop, habit).makeini(f"[pytest]\n{ini}\n")
-    shop.makepyfile(shop=APP.replace("us=200", "us=0"))
-    shop.makepyfile(marked(""))
-    result = run(shop, *UNDRAWN)
+    with_habit(idle_shop, habit).makeini(f"[pytest]\n{ini}\n")
+    idle_shop.makepyfile(marked(""))
+    result = run(idle_shop, *UNDRAWN)
     result.assert_outcomes(failed=1)
     text = " ".join(result.stdout.str().split())
     assert re.search(rf"GET /health: {habit} [^()]*\(1 of 4 layers over budget\)", text)
@@ -1025,7 +1041,7 @@ BYTES = "import pytest\n\npytestmark = pytest.mark.mw_budget(bytes=100)\n"
 
 
 @pytest.mark.usefixtures("no_extension")
-def test_what_cannot_be_counted_is_as_grave_as_the_marker_says(shop: pytest.Pytester) -> None:
+def test_what_cannot_be_counted_is_as_grave_as_the_marker_says(idle_shop: pytest.Pytester) -> None:
     keywords = {
         "test_nothing_said": "",
         "test_warns": ", undecided='warn'",
@@ -1033,8 +1049,8 @@ def test_what_cannot_be_counted_is_as_grave_as_the_marker_says(shop: pytest.Pyte
         "test_fails": ", undecided='fail'",
         "test_without": ", bytes=None",
     }
-    shop.makepyfile(BYTES + "".join(marked(f"tasks=5{said}", name=name) for name, said in keywords.items()))
-    result = run(shop, "--mw-budget", *WARNINGS_SHOWN)
+    idle_shop.makepyfile(BYTES + "".join(marked(f"tasks=5{said}", name=name) for name, said in keywords.items()))
+    result = run(idle_shop, "--mw-budget", *WARNINGS_SHOWN)
     result.assert_outcomes(passed=3, failed=2, warnings=1)
     result.stdout.fnmatch_lines(["*::test_warns", "FAILED *::test_nothing_said*", "FAILED *::test_fails*"])
 
@@ -1096,18 +1112,18 @@ def test_a_very_quiet_run_in_which_every_budget_is_a_count_has_one_line(with_tas
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
 def test_a_test_that_is_not_async_runs_on_the_loop_of_the_option_or_of_its_marker(
-    shop: pytest.Pytester, loop: str
+    idle_shop: pytest.Pytester, loop: str
 ) -> None:
     pytest.importorskip(loop)
     other = "asyncio" if loop == "trio" else "trio"
     pytest.importorskip(other)
     # The option must win against the configuration, and the marker against the option.
-    shop.makeini(f"[pytest]\nmw_budget_loop = {other}\n")
-    shop.makepyfile(
+    idle_shop.makeini(f"[pytest]\nmw_budget_loop = {other}\n")
+    idle_shop.makepyfile(
         marked("tasks=0", f"assert mw_budget.get('/health').loop == {loop!r}", "test_option")
         + marked(f"loop={other!r}, tasks=0", f"assert mw_budget.get('/health').loop == {other!r}", "test_marker")
     )
-    result = run(shop, "--mw-budget", f"--mw-budget-loop={loop}")
+    result = run(idle_shop, "--mw-budget", f"--mw-budget-loop={loop}")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines([f"CPython *, loop {', '.join(sorted((loop, other)))}"])
 
@@ -1354,7 +1370,7 @@ def test_an_attempt_is_not_judged_by_the_requests_of_the_one_before(run_again: p
         ).replace("(mw_budget)", "(request)")
         + "\n\nattempts = []\n"
     )
-    result = run(run_again, "--mw-budget", "-s")
+    result = run(run_again, *UNDRAWN, "-s")
     result.stdout.fnmatch_lines(["*made no request to an ASGI app in this process*"])
 
 
@@ -1570,6 +1586,7 @@ def pytest_runtestloop(session):
 @pytest.mark.usefixtures("github")
 def test_results_come_home_from_xdist_workers(with_task: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(with_task.path / "summary.md"))
+    with_task.makepyfile(shop=APP)
     with_task.makepyfile(test_time=marked("us=20, layers={'AddHeader': 1e6}"), test_tasks=marked("tasks=0"))
     files = ("--mw-budget-json=mw.json", "--junitxml=junit.xml")
     conftest = with_task.path / "conftest.py"
@@ -1695,23 +1712,23 @@ def pictures(folder: Path) -> list[str]:
 ALL_THREE = ["1.html", "1.pyinstrument.html", "1.speedscope.json"]
 
 
-def test_a_request_within_its_budgets_has_a_flamegraph_where_it_is_asked_for(shop: pytest.Pytester) -> None:
-    shop.makepyfile(marked("us=2000"))
-    result = run(shop, "--mw-budget", QUICK, "--mw-budget-flamegraph=always", "--mw-budget-dir=here")
+def test_a_request_within_its_budgets_has_a_flamegraph_where_it_is_asked_for(idle_shop: pytest.Pytester) -> None:
+    idle_shop.makepyfile(marked("tasks=0"))
+    result = run(idle_shop, "--mw-budget", "--mw-budget-flamegraph=always", "--mw-budget-dir=here")
     result.assert_outcomes(passed=1)
-    assert pictures(shop.path / "here") == ALL_THREE
+    assert pictures(idle_shop.path / "here") == ALL_THREE
     result.stdout.fnmatch_lines(["flamegraph: *here*-1.html"])
 
 
-def test_flamegraphs_can_be_turned_off_and_moved_in_the_configuration(shop: pytest.Pytester) -> None:
-    shop.makepyfile(marked("us=20"))
-    result = run(shop, "--mw-budget", QUICK, "--mw-budget-flamegraph=never")
+def test_flamegraphs_can_be_turned_off_and_moved_in_the_configuration(with_task: pytest.Pytester) -> None:
+    with_task.makepyfile(marked("tasks=0"))
+    result = run(with_task, "--mw-budget", "--mw-budget-flamegraph=never")
     result.assert_outcomes(failed=1)
     result.stdout.no_fnmatch_line("*Flamegraph*")
-    assert not (shop.path / ".mw-budget").exists()
-    shop.makeini("[pytest]\nmw_budget_dir = out/flames\nmw_budget_flamegraph = always\n")
-    run(shop, "--mw-budget", QUICK).assert_outcomes(failed=1)
-    assert pictures(shop.path / "out" / "flames") == ALL_THREE
+    assert not (with_task.path / ".mw-budget").exists()
+    with_task.makeini("[pytest]\nmw_budget_dir = out/flames\nmw_budget_flamegraph = always\n")
+    run(with_task, "--mw-budget").assert_outcomes(failed=1)
+    assert pictures(with_task.path / "out" / "flames") == ALL_THREE
 
 
 @pytest.mark.parametrize(
@@ -1731,9 +1748,9 @@ def test_what_is_wrong_with_a_flamegraphs_settings_is_a_usage_error(
     result.stderr.fnmatch_lines([message])
 
 
-def test_a_flamegraph_that_cannot_be_kept_is_a_note_and_the_verdict_stands(shop: pytest.Pytester) -> None:
-    shop.makepyfile(marked("us=20"))
-    (shop.path / ".mw-budget").write_text("")
-    result = run(shop, "--mw-budget", QUICK)
+def test_a_flamegraph_that_cannot_be_kept_is_a_note_and_the_verdict_stands(with_task: pytest.Pytester) -> None:
+    with_task.makepyfile(marked("tasks=0"))
+    (with_task.path / ".mw-budget").write_text("")
+    result = run(with_task, "--mw-budget")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["Spin * 20 * fail", "note: There is no flamegraph:*", "*cannot be written*"])
+    result.stdout.fnmatch_lines(["AddHeader * fail", "note: There is no flamegraph:*", "*cannot be written*"])

@@ -19,7 +19,7 @@ from pytest_mwbudget.storage.saved_runs import located, saved_file
 
 from .apps import alone, run_inside
 from .readings import readings
-from .test_plugin import APP, CONFTEST, no_github  # noqa: F401
+from .test_plugin import APP, BRIEFLY, CONFTEST, no_github  # noqa: F401
 from .test_report_schema import misfits
 
 COUNTED = """
@@ -44,7 +44,7 @@ def shop(pytester: pytest.Pytester) -> pytest.Pytester:
 
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    return run_inside(pytester, *arguments)
+    return run_inside(pytester, *arguments, plugins=[BRIEFLY])
 
 
 def measured_and_saved(shop: pytest.Pytester) -> Any:

@@ -37,11 +37,12 @@ from pytest_mwbudget.model.results import RequestLine, Result, ResultRow
 from pytest_mwbudget.model.stack import Layer, RowIndex
 from pytest_mwbudget.storage.codec import measured_run
 
-from .apps import LEAN, SPIN, Noop, hello, run_inside
+from .apps import LEAN, QUICKLY, SPIN, Noop, Scheduled, hello, run_inside
 from .conftest import needs
 from .projects import heeds_interrupts
 from .test_arms import FIRST, arms_of
 from .test_load_generator import ended
+from .test_plugin import BRIEFLY
 from .test_report_schema import misfits
 
 needs("uvicorn", "the server of a measurement under load", "load")
@@ -197,8 +198,8 @@ def test_{name}(mw_budget):
 linux = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc")
 
 
-def case(body: str, marker: str = "load_time=0.5", name: str = "it") -> str:
-    """Return the source of a test."""
+def case(body: str, marker: str = "load_time=0.1", name: str = "it") -> str:
+    """Return the source of a test, by default with time for a burst or two."""
     return TEST.format(body=body, marker=marker, name=name)
 
 
@@ -206,11 +207,13 @@ def written(pytester: pytest.Pytester, *cases: str) -> None:
     pytester.makepyfile(shop=APP, test_load="".join([FIXTURES, *cases]))
 
 
-def run(pytester: pytest.Pytester, cases: Sequence[str], *arguments: str) -> pytest.RunResult:
+def run(
+    pytester: pytest.Pytester, cases: Sequence[str], *arguments: str, schedule: Scheduled = BRIEFLY
+) -> pytest.RunResult:
     written(pytester, *cases)
     options = ("--mw-budget", "--mw-budget-flamegraph=never")
     warnings = ("-W", "always::pytest_mwbudget.errors.BudgetWarning")
-    return run_inside(pytester, *options, *warnings, *arguments)
+    return run_inside(pytester, *options, *warnings, *arguments, plugins=[schedule])
 
 
 @linux
@@ -224,7 +227,7 @@ def test_the_measurement_and_every_report_have_the_figures(pytester: pytest.Pyte
     assert m.layer("Sets").load.why is not None
     assert m.layer("Spin").load.wait.one_us > 399"""
     files = ("--mw-budget-json=r.json", "--mw-budget-markdown=r.md", "--mw-budget-html=r.html", "-v")
-    result = run(pytester, [case(body, "load_time=1")], *files)
+    result = run(pytester, [case(body, "load_time=1")], *files, schedule=QUICKLY)
     result.assert_outcomes(passed=1, warnings=result.parseoutcomes().get("warnings", 0))
     result.stdout.fnmatch_lines(
         ["under load, 3 clients * share of req/s *", "*requests/s (*", "*rounds of bursts*uvicorn*"]
@@ -307,7 +310,7 @@ def test_a_layer_without_which_the_app_does_less_is_not_blamed_for_that(pytester
     assert found.method == "split", found
     assert "takes another way without it" in found.why
     assert found.share.high < 0.3"""
-    run(pytester, [case(body, "load_time=6")]).assert_outcomes(passed=1)
+    run(pytester, [case(body, "load_time=6")], schedule=QUICKLY).assert_outcomes(passed=1)
 
 
 @linux
@@ -340,12 +343,12 @@ def test_an_async_test_uses_its_own_loop(pytester: pytest.Pytester) -> None:
 
 
         @pytest.mark.parametrize("loop", LOOPS)
-        @pytest.mark.mw_budget(load_time=0.3)
+        @pytest.mark.mw_budget(load_time=0.1)
         def test_it(mw_budget, loop):
             assert loops.run(loop, lambda: loaded(mw_budget)) == loop
         """
     )
-    run_inside(pytester, "--mw-budget", "test_async.py").assert_outcomes(passed=2)
+    run_inside(pytester, "--mw-budget", "test_async.py", plugins=[BRIEFLY]).assert_outcomes(passed=2)
 
 
 @linux
@@ -354,7 +357,7 @@ def test_on_one_core_nothing_passes_that_may_be_too_small(
 ) -> None:
     monkeypatch.setattr(pytest_mwbudget.load.bursts, "cores", lambda: Cores(alone=True))
     body = 'mw_budget.load("/health", clients=2, rps_share="99%", p99_ms=5000)'
-    result = run(pytester, [case(body, 'load_time=0.5, undecided="warn"')])
+    result = run(pytester, [case(body, 'load_time=0.5, undecided="warn"')], schedule=QUICKLY)
     result.assert_outcomes(passed=1, warnings=1)
     result.stdout.fnmatch_lines(["*share the only core*"])
 

@@ -192,7 +192,7 @@ def test_the_first_layer_is_as_bad_as_any(found: Result) -> None:
     assert badness(first) == max(map(badness, found.layers))
 
 
-@settings(deadline=None, max_examples=50)  # Each example renders a page.
+@settings(deadline=None, max_examples=25)  # Each example renders a page.
 @given(found=stacks())
 def test_every_report_has_each_finding_and_names_the_same_layer_first(found: Result) -> None:
     data = one_run(found)

@@ -422,7 +422,7 @@ def test_each_loop_runs_the_app(shop: pytest.Pytester, loop: str, startups: int)
 def test_the_configuration_and_the_file_have_budgets(shop: pytest.Pytester) -> None:
     shop.makefile(".toml", requests="[[requests]]\nurl = '/health'\n[[requests]]\nurl = '/api/health'\nobjects = 0\n")
     arguments = ("-o", "mw_budget_requests=requests.toml", "-o", "mw_budget_total_us=1000000")
-    result = measured(shop, "shop:app", *arguments)
+    result = measured(shop, "shop:app", *arguments, "--mw-budget-flamegraph=never")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["FAILED mw-budget::GET /api/health - Failed: GET /api/health: *"])
 
@@ -593,9 +593,11 @@ def test_each_request_that_fails_has_its_message_and_the_next_one_is_measured(sh
         """
     )
     requests = [f"--mw-budget-request=/{name}" for name in ("waits", "returns", "raises", "health")]
-    result = measured(shop, "other:app", "-o", "mw_budget_startup_timeout=1", *requests)
+    result = measured(shop, "other:app", "-o", "mw_budget_startup_timeout=0.4", *requests)
     result.assert_outcomes(failed=3, passed=1)
-    late = "GET /waits: the app did not begin a response within 1 s; make *; it waited at app (other.py:*), inside app*"
+    late = (
+        "GET /waits: the app did not begin a response within 0.4 s; make *; it waited at app (other.py:*), inside app*"
+    )
     early = "GET /returns: the app began a response with status 200 and returned before the response was complete*"
     result.stdout.fnmatch_lines([late, early, "*LookupError: in a layer"])
     assert logged()[-1] == "shutdown"

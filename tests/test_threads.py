@@ -30,7 +30,7 @@ from pytest_mwbudget.model.results import LoopName
 from pytest_mwbudget.model.stack import Owner
 from pytest_mwbudget.timing.looks import Environment
 
-from .apps import Noop, hello
+from .apps import FAST_SCHEDULE, Noop, hello
 from .counted import COUNTS_OBJECTS, OWN, Own, counted, counts, every_loop, needs_allocations, needs_objects, number
 from .test_cores import closed  # noqa: F401 - a fixture
 
@@ -501,8 +501,9 @@ def layer_of(way: Callable[[Work], Awaitable[None]], made: int) -> Any:
 @needs_allocations
 @every_way
 def test_what_is_made_in_a_thread_is_the_layers(loop: LoopName, way: Any, handed: int | None) -> None:
-    measurement = counted(Noop(layer_of(way, KNOWN)(Noop(hello))), loop=loop)
-    found = counts(measurement, "Hands")
+    app = Noop(layer_of(way, KNOWN)(Noop(layer_of(way, 0)(hello))))
+    measurement = counted(app, loop=loop)
+    found, less = counts(measurement, "Hands#1"), counts(measurement, "Hands#2")
     assert handed in (None, number(found.threads))
     assert LARGE < found.bytes.low <= found.bytes.high < 2 * LARGE
     assert measurement.ledger.endpoint is not None
@@ -511,7 +512,6 @@ def test_what_is_made_in_a_thread_is_the_layers(loop: LoopName, way: Any, handed
     if COUNTS_OBJECTS:
         assert found.objects.kinds[OWN] == KNOWN
         assert OWN in found.own_types
-    less = counts(counted(Noop(layer_of(way, 0)(Noop(hello))), loop=loop), "Hands")
     assert number(less.bytes) < LARGE
     assert less.objects is None or OWN not in less.objects.kinds
 
@@ -652,7 +652,8 @@ def test_a_budget_of_memory_is_undecided_for_the_layer_that_wakes_the_thread() -
         app = Noop(puts_into(source)(Noop(hello)))
         settings = Settings(budgets=budgets, lifespan=False)
         request = build_request("GET", "/", {})
-        measurement = loops.run("asyncio", lambda: engine.measure(app, request, settings, Environment()))
+        environment = Environment(schedule=FAST_SCHEDULE)
+        measurement = loops.run("asyncio", lambda: engine.measure(app, request, settings, environment))
     assert {report.name: report.verdict for report in measurement.layers} == {
         "Noop#1": "pass",
         "Puts": "undecided",

@@ -151,7 +151,7 @@ def test_unusable_arguments_are_errors(arguments: list[str], message: str, capsy
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no such signals to one process")
-@pytest.mark.parametrize("number", [signal.SIGINT, *ENDINGS])
+@pytest.mark.parametrize("number", [signal.SIGINT, ENDINGS[0]])
 def test_an_interrupt_leaves_nothing(project: Project, tmp_path: Path, number: int) -> None:
     project.put("src/shop/new.py", "")
     started = tmp_path / "started"

@@ -7,6 +7,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,12 @@ from .apps import (
     run_inside,
     stack_of,
 )
-from .test_engine import Costly, FakeClock, Server, Silent, us
+from .test_engine import SCHEDULE, Costly, FakeClock, Server, Silent, us
 from .test_limits_plugin import measured_here
 
 TASKS = {"budgets": Budgets({"tasks": 0})}
 # Enough requests that each way is counted several times.
-MANY = Schedule()
+MANY = Schedule(brief_warm_calls=20)
 
 
 class Cache(Noop):
@@ -214,8 +215,9 @@ def test_what_only_other_ways_enter_is_watched() -> None:
 # ---- layers that answer now and then ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("first", [0, 1, 3])
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
+@pytest.mark.parametrize(
+    ("loop", "first"), [("asyncio", 0), ("asyncio", 1), ("asyncio", 3), ("uvloop", 3), ("trio", 3)]
+)
 def test_counts_are_of_requests_of_one_way(loop: LoopName, first: int) -> None:
     """A cache that hits in the first requests had everything inside it in its own row."""
     if loop != "asyncio":
@@ -322,19 +324,19 @@ def spawning() -> App:
     return Noop(InATask(Noop(hello)))
 
 
-@pytest.mark.parametrize("number", [2, 3, 5, 20, 115, 135])
+@pytest.mark.parametrize("number", [2, 3, 5, 20, 35, 55])
 def test_a_stack_that_was_built_anew_is_measured_anew(number: int) -> None:
     """Its old layers were no longer entered, so they had no task and passed."""
     measurement = measured(Rebuilds(spawning, number.__eq__), schedule=MANY, settings=TASKS)
     assert tasks(measurement) == {"Rebuilds": 0, "Noop#1": 0, "InATask": 1, "Noop#2": 0}
     assert verdicts(measurement)["InATask"] == "fail"
-    assert not way(measurement) or number > 100
+    assert not way(measurement) or number > 30
 
 
-@pytest.mark.parametrize("number", [5, 100, 300, 570])
+@pytest.mark.parametrize("number", [5, 100, 220, 325])
 def test_a_stack_that_was_built_anew_is_timed_anew(number: int) -> None:
     """The numbers are of the warm-up, the samples, and the first and the last requests that leave a layer out."""
-    server, endpoint_us = Server(FakeClock(70)), 2000.0
+    server, endpoint_us = Server(FakeClock(70), schedule=replace(SCHEDULE, witness_rounds=8)), 2000.0
     clock = server.clock
 
     async def endpoint(scope: Any, receive: Any, send: Any) -> None:
@@ -458,7 +460,6 @@ def test_requests_that_the_app_makes_to_itself_are_no_change() -> None:
 
 SHOP = """
 import asyncio
-import random
 
 import pytest
 from pytest_mwbudget.asgi.http_library import httpx
@@ -479,10 +480,11 @@ class InATask:
 
 class Cache:
     def __init__(self, app):
-        self.app, self.rng = app, random.Random(7)
+        self.app, self.requests = app, 0
 
     async def __call__(self, scope, receive, send):
-        if scope["type"] == "http" and self.rng.random() < 0.3:
+        self.requests += scope["type"] == "http"
+        if scope["type"] == "http" and self.requests % 3 == 0:
             await PlainTextResponse("ok")(scope, receive, send)
         else:
             await self.app(scope, receive, send)

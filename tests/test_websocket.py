@@ -29,9 +29,9 @@ from pytest_mwbudget.timing.host_speed import Machine
 from pytest_mwbudget.timing.looks import Environment
 
 from .apps import Noop
-from .test_engine import SCHEDULE, FakeClock, reason
+from .test_engine import FakeClock, reason
 from .test_plugin import run
-from .test_streams import Works, exactly, messages
+from .test_streams import SCHEDULE, Works, exactly, messages
 
 Handler = Callable[[Any], Awaitable[None]]
 
@@ -281,8 +281,8 @@ def test_an_exchange_that_is_not_kept_says_what_is_missing(handler: Handler, exc
 
 def test_an_answer_that_never_comes_ends_with_a_message() -> None:
     connection = build_connection("/ws", [("a", 2)], (), {})
-    with pytest.raises(MwBudgetError, match=r"the exchange did not end within 0.2 s; the client waits until each"):
-        asyncio.run(send_once(app_of(echo), connection, Settings(startup_timeout_s=0.2)))
+    with pytest.raises(MwBudgetError, match=r"the exchange did not end within 0.05 s; the client waits until each"):
+        asyncio.run(send_once(app_of(echo), connection, Settings(startup_timeout_s=0.05)))
 
 
 def test_each_repetition_must_have_the_same_answers() -> None:
@@ -475,7 +475,7 @@ def test_async(mw_budget):
 
 def test_the_fixture_opens_a_connection_and_judges_its_layers(site: pytest.Pytester) -> None:
     site.makepyfile(OPENED.replace("EXCHANGE", '["a", "b"]'))
-    result = run(site, "--mw-budget")
+    result = run(site, "--mw-budget", "--mw-budget-flamegraph=never")
     result.assert_outcomes(failed=1, passed=1)
     result.stdout.fnmatch_lines(["WS /ws: Tasks 1 task, budget 0 tasks (1 of * layers over budget)"])
 
