@@ -91,24 +91,33 @@ def started(
 
     `streams` are those of Popen; there is no input unless they say so.
     """
-    # In a session of its own: Ctrl-C reaches only this process, which then ends that one with all its children.
-    process = subprocess.Popen(  # noqa: S603 - a shell for the user's own command line only
-        command,
-        shell=isinstance(command, str),
-        cwd=place,
-        env=environment,
-        start_new_session=True,
-        **{"stdin": subprocess.DEVNULL, **streams},
-    )
+    process = None
     try:
+        # In a session of its own: Ctrl-C reaches only this process, which then ends that process with all its children.
+        # An interrupt while it starts would leave it behind.
+        with uninterrupted():
+            process = subprocess.Popen(  # noqa: S603 - a shell for the user's own command line only
+                command,
+                shell=isinstance(command, str),
+                cwd=place,
+                env=environment,
+                start_new_session=True,
+                **{"stdin": subprocess.DEVNULL, **streams},
+            )
         yield process
     finally:
-        with uninterrupted():
-            _end(process)
-            for pipe in (process.stdin, process.stdout, process.stderr):
-                if pipe is not None:
-                    with suppress(OSError):  # what was not written yet cannot be written any more
-                        pipe.close()
+        if process is not None:
+            _close(process)
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    """End a process and its children, and close its pipes."""
+    with uninterrupted():
+        _end(process)
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                with suppress(OSError):  # what was not written yet cannot be written any more
+                    pipe.close()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -197,8 +206,8 @@ def _handled(numbers: Sequence[int], handler: Callable[[int, Any], object]) -> I
     """Handle signals in the block. They reach the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         numbers = ()
-    # A handler that is not Python's, None, could not be put back.
-    known = [number for number in numbers if signal.getsignal(number) is not None]
+    # A handler that is not Python's, None, could not be put back. What is ignored stays so, also for processes.
+    known = [number for number in numbers if signal.getsignal(number) not in (None, signal.SIG_IGN)]
     before = {number: signal.signal(number, handler) for number in known}
     try:
         yield

@@ -88,6 +88,22 @@ def test_an_interrupt_ends_all(tmp_path: Path, number: int) -> None:
     assert signal.getsignal(number) is before
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, *processes.ENDINGS])
+def test_an_interrupt_while_a_process_starts_ends_it_too(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    begun: list[subprocess.Popen[bytes]] = []
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: object, **options: object) -> None:
+            super().__init__(*arguments, **options)  # type: ignore[call-overload]
+            begun.append(self)
+            signal.raise_signal(number)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(["sleep", "60"], Path.cwd())
+    assert begun[0].returncode is not None
+
+
 def test_a_process_is_ended_where_the_block_fails(tmp_path: Path) -> None:
     with suppress(LookupError), started(STARTS.format(stays=60), tmp_path, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -386,23 +386,27 @@ def run(name: LoopName | None, function: Callable[[], Awaitable[_T]]) -> _T:
     """
     __tracebackhide__ = True
 
-    async def main() -> _T:
+    # Not the result of the task: Python 3.11 formats that twice when a runner ends, which takes milliseconds.
+    results: list[_T] = []
+
+    async def main() -> None:
         __tracebackhide__ = True
-        return await function()
+        results.append(await function())
 
     if name == "trio":
         import trio
 
-        result: _T = trio.run(main)
-        return result
+        trio.run(main)
+        return results[0]
     coroutine = main()
     try:
         with runner(name) as asyncio_runner:
-            return asyncio_runner.run(coroutine)
+            asyncio_runner.run(coroutine)
     finally:
         # An interrupt inside nested tasks can end the loop while the coroutine is suspended and has to clean up.
         with suppress(RuntimeError):
             coroutine.close()
+    return results[0]
 
 
 def runner(name: LoopName | None) -> asyncio.Runner:
