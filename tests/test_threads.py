@@ -480,7 +480,7 @@ def test_a_wrong_call_fails_as_it_does_unwatched(closed: Any, loop: LoopName) ->
 
 # ---- what is counted ----------------------------------------------------------------------------------------------
 
-KNOWN, LARGE = 40, 1_000_000
+KNOWN, LARGE = 40, 4_000_000
 
 
 def layer_of(way: Callable[[Work], Awaitable[None]], made: int) -> Any:
