@@ -126,7 +126,7 @@ def _figure(traits: Traits) -> dict[str, str]:
 
 
 def _laid_out(value: Any, depth: int = 0, before: int = 0) -> str:
-    """Return JSON with what fits into a line in one line. `before` is the length of what stands before it."""
+    """Return JSON with a line for each value that fits on one. `before` is the length of the text before the value."""
     text = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, dict | list) or (depth and depth + before + len(text) < WIDTH):
         return text

@@ -27,7 +27,7 @@ class Conditions:
     - `slowdown`: how many times slower than at its best the machine ran, at least 1
     - `waited`: how much longer than at the machine's best the figure may have waited for threads
     - `limit`: the detection limit; `least_limit`: what more time lowers it to at best
-    - `room`: by which share the figure must be above its bound to fail; None for that of its quantity
+    - `room`: a figure fails only if it is above its bound by more than this share; None stands for the quantity's room
     - `no_pass`, `no_fail`: why a figure within its bound does not pass, and why one above its bound does not fail
     - `too_few`: the reason for a figure without an interval
     - `unsure`: the reason for a figure near its bound, None for one with the numbers; `holds` and `near` then advise

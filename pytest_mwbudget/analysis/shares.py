@@ -47,10 +47,10 @@ class Burst:
     """A burst of requests.
 
     `request_us` is the time between two responses. `latencies_us` are those that clients saw, in order of size.
-    `gauges` are the slowest times of a fixed piece of work beside it, on the core of the server and on that of the load
-    generator. `waited` is the largest share of the burst in which one of them was ready and had no core. `busy` is the
-    share in which the server's thread worked, `sending` the share in which the load generator did. `collecting_us` is
-    the time of garbage collection for each request.
+    `gauges` are the slowest times of a fixed piece of work during the burst: on the server's core, and on that of the
+    load generator. `waited` is the share of the burst in which the server or the load generator was ready and had no
+    core, of the two the larger one. `busy` is the share in which the server's thread worked, `sending` that of the load
+    generator. `collecting_us` is the time of garbage collection for each request.
     """
 
     request_us: Microseconds
@@ -204,14 +204,14 @@ class Observation:
     steady: bool
 
 
-def wait_in(entries: Sequence[EntryIndex], turns: int, one: Observation, every: Observation) -> Wait:
+def wait_in(entries: Sequence[EntryIndex], turns: int, single: Observation, every: Observation) -> Wait:
     """Return how long requests are in the row of these entries, with one client and with all, and whether they queue.
 
     A request is suspended in the row for `turns` turns of the event loop. Requests queue in it if its time grows beyond
     these, and if they can be slow for that, and not for the processor. A row in which requests are one at a time can
     also hold up others while the processor works: if that fills most of the time.
     """
-    one_us, all_us = (sum(burst.own_us.get(index, 0.0) for index in entries) for burst in (one, every))
+    one_us, all_us = (sum(burst.own_us.get(index, 0.0) for index in entries) for burst in (single, every))
     grown, wait = all_us - one_us, Wait(one_us, all_us)
     slow = every.clients > 1 and grown > one_us and grown > SERIAL_SHARE * every.latency_us
     holds_up = every.idle >= IDLE_SHARE or (every.steady and one_us > FULL_SHARE * every.request_us)
@@ -299,8 +299,9 @@ class Conditions:
 def judge_share(layer_load: LayerLoad, bound: float, conditions: Conditions) -> Judged:
     """Judge the share of a layer by its budget, both from 0 to 1.
 
-    A share that is the layer's own time divided by that of a request can be too large, so it needs more room to fail.
-    Where the time of a request has a part of the load generator's, shares are too small, so none passes.
+    A share of method `split`, the layer's self time divided by the time of a request, can be too large. So it fails
+    only if it is above the budget by more than SPLIT_ROOM. Where the time of a request contains time of the load
+    generator, shares are too small, so no share passes.
     """
     if layer_load.share is None:
         reason = layer_load.why or "there were too few rounds of bursts"
