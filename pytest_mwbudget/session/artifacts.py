@@ -44,22 +44,18 @@ class Output:
         `option` is the option as the user wrote it. Raises SettingError if a package is missing or `path` cannot be
         written.
         """
-        self.check_package(option)
-        try:
-            _try(path)
-        except OSError as error:
-            raise SettingError(
-                f"{option} cannot be written: {error}; give the path of a file to write", message_id="file"
-            ) from None
-
-    def check_package(self, option: str) -> None:
-        """Raise SettingError if the package that renders the file is not installed."""
         if self.package is not None and find_spec(self.package) is None:
             raise SettingError(
                 f"{option} needs the package {self.package}, which is not installed here; install the plugin with its"
                 f' extra {self.name}: pip install "path/to/pytest-mwbudget[{self.name}]"',
                 message_id="file",
             )
+        try:
+            _try(path)
+        except OSError as error:
+            raise SettingError(
+                f"{option} cannot be written: {error}; give the path of a file to write", message_id="file"
+            ) from None
 
     def write(self, path: Path, run: MeasuredRun, history: Sequence[HistoryRun] = ()) -> None:
         """Write the run to `path`, all of it or nothing."""
