@@ -674,11 +674,11 @@ def test_below_a_table_stands_why_a_verdict_is_undecided() -> None:
     (reason,) = [line for line in shown if "is undecided" in line.text]
     assert (reason.text, reason.style) == ("CORSMiddleware is undecided: it is near [near-budget].", "yellow")
     assert shown[-1].text == "More: mwbudget explain ID, for an ID in [brackets]"
-    assert not any("is undecided" in line.text for line in run([("a", found)], "CPython 3.13.0", 80, told={0}))
+    assert not any("is undecided" in line.text for line in run([("a", found)], "CPython 3.13.0", 80, in_failures={0}))
 
 
 def test_a_table_that_stands_elsewhere_is_not_told_again() -> None:
-    shown = [line.text for line in run(MEASURED, "CPython 3.13.0", 80, told={1})]
+    shown = [line.text for line in run(MEASURED, "CPython 3.13.0", 80, in_failures={1})]
     assert shown == [*SHORT, ENVIRONMENT]
 
 

@@ -222,7 +222,7 @@ class Many(Exception):
 
 class Guarded(Exception):
     def __getattribute__(self, name):
-        if name in ("mw_budget_told", "exceptions", "with_traceback"):
+        if name in ("mw_budget_in_failure", "exceptions", "with_traceback"):
             raise RuntimeError(name)
         return super().__getattribute__(name)
 

@@ -38,14 +38,14 @@ def test_one_at_a_time(tmp_path: Path) -> None:
 
 def test_who_has_waited_in_vain_knows_it_and_waits_less_the_next_time(tmp_path: Path) -> None:
     pauses: list[float] = []
-    told: list[bool] = []
-    first, second = Turns(folder=tmp_path), Turns(folder=tmp_path, pause=pauses.append, told=told.append)
+    waits: list[bool] = []
+    first, second = Turns(folder=tmp_path), Turns(folder=tmp_path, pause=pauses.append, on_wait=waits.append)
     with first.taken():
         with second.taken() as turn:
             assert turn.crowded is not None
             assert f"the {WAIT_S:g} s that this one waited" in turn.crowded
         assert sum(pauses) == pytest.approx(WAIT_S, abs=2 * POLL_S)
-        assert told == [True, False]
+        assert waits == [True, False]
         pauses.clear()
         with second.taken() as turn:
             assert turn.crowded is not None

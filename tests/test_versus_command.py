@@ -22,7 +22,7 @@ from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.request_keys import RequestKey
 from pytest_mwbudget.processes import ENDINGS
 from pytest_mwbudget.report import gfm, lines
-from pytest_mwbudget.report.versus import Versus, document, told
+from pytest_mwbudget.report.versus import Versus, document, in_words
 from pytest_mwbudget.versus import comparing
 from pytest_mwbudget.versus.repository import GITLAB_COMMITS
 
@@ -260,7 +260,7 @@ NOT_COUNTED = Change("Work", "bytecodes", "not measured", reason="it varies", ve
     ],
 )
 def test_changes_in_words(one: Change, text: str) -> None:
-    assert told(one) == text
+    assert in_words(one) == text
 
 
 def test_with_many_requests_only_changes_are_shown() -> None:

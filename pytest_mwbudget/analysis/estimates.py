@@ -197,7 +197,7 @@ def estimate(
     growing: set[Key] = {index for index in rows if wall.grow(own_ns[index])}
     if whole_grows:
         growing.add("total")
-    split = {i: wall.told(own_ns[i], owners[i], probes[i], step, grows=i in growing) for i in rows}
+    split = {i: wall.estimated(own_ns[i], owners[i], probes[i], step, grows=i in growing) for i in rows}
     suspended: dict[Key, Microseconds] = {index: sum(map(wall.suspended, owners[index])) for index in rows}
     method: dict[Key, Microseconds] = {
         index: method_us(us.estimate, whole.estimate, suspends=wall.resumed(owners[index]) > 0)
@@ -325,7 +325,7 @@ class Legs:
     ) -> Estimate:
         """Return the time of these owners together, less the cost of probes and steppers; `holding` as in `own_ns`."""
         own_ns = self.own_ns(owners, probes, holding=holding)
-        return self.told(own_ns, owners, probes, step, holding=holding, grows=grows)
+        return self.estimated(own_ns, owners, probes, step, holding=holding, grows=grows)
 
     def grow(self, own_ns: Sequence[float]) -> bool:
         """Return whether times of the requests grow with the requests served."""
@@ -344,7 +344,7 @@ class Legs:
             own_ns.append(sum(used.ns[owner] for owner in owners) - suspended_ns - probes_ns * pace)
         return own_ns
 
-    def told(
+    def estimated(
         self,
         own_ns: Sequence[float],
         owners: Sequence[Owner],
@@ -354,7 +354,7 @@ class Legs:
         holding: bool = False,
         grows: bool = False,
     ) -> Estimate:
-        """Return the time that the requests of `own_ns` tell, less the cost of steppers; unbounded without requests.
+        """Return the time that the requests of `own_ns` show, less the cost of steppers; unbounded without requests.
 
         The interval of a time that `grows` is its course.
         """

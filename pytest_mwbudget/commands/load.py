@@ -40,7 +40,7 @@ def main(command_line: Mapping[str, Any]) -> int:
         require_loop(settings.loop)
     request = replace(wanted, options={"headers": headers_of(command_line)}).built()
     files, terminal = files_of(command_line, STORED), sys.stdout
-    named, turns = NamedApp(command_line["app"], Path.cwd(), "APP"), Turns(told=print_waits(terminal))
+    named, turns = NamedApp(command_line["app"], Path.cwd(), "APP"), Turns(on_wait=print_waits(terminal))
 
     async def measured() -> Measurement:
         return await measure(named.load(), request, settings, Environment(turns=turns.measuring))

@@ -149,7 +149,7 @@ class Measuring:
         waiting = most_useful_first(counted)
         if not waiting:
             return
-        turns = Turns(told=print_waits(self.terminal))
+        turns = Turns(on_wait=print_waits(self.terminal))
         with self.budget.turn(turns.taken):
             needed_s = {place: self.counting_s[place] + LEAST_S for place in waiting}
             while fit := fitting(waiting, needed_s, self.budget.left_s):

@@ -34,7 +34,7 @@ def run(
     width: int,
     verbosity: int = 0,
     *,
-    told: Container[int] = (),
+    in_failures: Container[int] = (),
     repeated: Container[int] = (),
     in_matrix: Container[int] = (),
 ) -> Iterator[Line]:
@@ -43,7 +43,7 @@ def run(
     These broke a budget, are undecided, have no budget, changed, or were put under load. With a `verbosity` above 0 all
     requests have their table, below -1 none has. The owners of the layers and the advice follow once, for all requests.
 
-    `measured` has the id of the test with each result, `python` names the interpreter. `told` and `repeated` are
+    `measured` has the id of the test with each result, `python` names the interpreter. `in_failures` and `repeated` are
     positions in `measured`: of results whose table was printed elsewhere, and of attempts that were repeated. Neither
     has a table here; the line of a repeated attempt says so. Those `in_matrix` need no table.
     """
@@ -53,7 +53,7 @@ def run(
         line = one_line(result)
         again = " (attempt was repeated)" if place in repeated else ""
         lines.append(replace(line, text=f"{printable(nodeid)} {line.text}{again}"))
-        if verbosity >= -1 and place not in told and place not in repeated:
+        if verbosity >= -1 and place not in in_failures and place not in repeated:
             request_view = view(result)
             shown.add(nodeid, request_view)
             if verbosity > 0 or not _is_kept(request_view, in_matrix=place in in_matrix):

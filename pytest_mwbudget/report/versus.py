@@ -81,7 +81,7 @@ class Versus:
         """Say which limits are broken or undecided, each with the verdict, and how many rows changed."""
         for key, change in (*self.failures, *self.undecided[:MOST]):
             assert change.most is not None
-            text = told(change).removeprefix("unclear: ")
+            text = in_words(change).removeprefix("unclear: ")
             allowed = f"--fail allows {_number(change, change.most)} more"
             yield change.verdict, f"{change.verdict}: {_name(change)} in {key.request}: {text}; {allowed}"
         if len(self.undecided) > MOST:
@@ -120,13 +120,13 @@ class Versus:
         return None
 
 
-def told(change: Change) -> str:
+def in_words(change: Change) -> str:
     """Say in words what changed."""
     by = change.change
     if by is None or change.before is None:
         return f"{change.word}: {_number(change, *_ends(change))}"
     if change.traits.counted:
-        return _told_count(change, by)
+        return _count_in_words(change, by)
     if change.word in CERTAIN:
         ends = (by.low, by.high) if by.low > 0 else (-by.high, -by.low)
         before_us = change.before.estimate
@@ -139,7 +139,7 @@ def told(change: Change) -> str:
     return f"unclear: between {figure(-by.low)} µs faster and {figure(by.high)} µs slower"
 
 
-def _told_count(change: Change, by: Estimate) -> str:
+def _count_in_words(change: Change, by: Estimate) -> str:
     low, high = by.low, by.high
     if change.word == "unclear":
         return f"unclear: between {_more(change, -low, -low, less=True)} and {_more(change, high, high)}"
@@ -175,7 +175,7 @@ def _count(change: Change) -> str:
     ends = f"{change.quantity} {' → '.join(_number(change, end) for end in _ends(change))}"
     if change.change is None:
         return f"{ends} ({change.word})"
-    return ends if change.change.low == change.change.high else f"{ends} ({told(change)})"
+    return ends if change.change.low == change.change.high else f"{ends} ({in_words(change)})"
 
 
 def _name(change: Change) -> str:
@@ -220,7 +220,7 @@ def _table(times: Sequence[Change], names: Sequence[str]) -> Table:
 def _row_of(change: Change) -> TableRow:
     ends = ("-" if end is None else figure(end.estimate) for end in (change.before, change.after))
     tone = _tone(change.verdict)
-    return TableRow(cells(Code(_name(change)), *ends, Cell(told(change), tone)), tone)
+    return TableRow(cells(Code(_name(change)), *ends, Cell(in_words(change), tone)), tone)
 
 
 def _counts(name: str, own: Sequence[Change]) -> Paragraph:

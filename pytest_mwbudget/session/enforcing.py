@@ -91,7 +91,7 @@ def enforce(item: pytest.Item, client: Client | None, first: int = 0, *, whole: 
         texts += [printable(unjudged)] if unjudged else []
     if texts:
         verdict = pytest.fail.Exception("\n\n".join(texts), pytrace=False)
-        verdict.mw_budget_told = broken  # type: ignore[attr-defined]
+        verdict.mw_budget_in_failure = broken  # type: ignore[attr-defined]
         verdict.mw_budget_headlines = "; ".join(text.partition("\n")[0] for text in texts)  # type: ignore[attr-defined]
         raise_at(item, verdict)
     if settings.when_undecided == "warn":

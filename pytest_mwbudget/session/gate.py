@@ -78,7 +78,7 @@ def take_part(config: pytest.Config) -> None:
         from .turns import TakesTurns, Turns
 
         alone, waiting = not hasattr(config, "workerinput"), Progress(config).waiting
-        config.stash[_turns] = Turns(alone=alone, told=waiting)
+        config.stash[_turns] = Turns(alone=alone, on_wait=waiting)
         config.pluginmanager.register(TakesTurns(config.stash[_turns], _times), TakesTurns.NAME)
 
 
@@ -299,8 +299,8 @@ class Gate:
             from ..storage.codec import RECORDS, measurement
 
             # pytest-xdist sends attributes of plain data from its workers along with the report. Each result is sent
-            # once, because subtests have reports of their own. `mw_budget_told` has the numbers of the requests whose
-            # tables are in this report.
+            # once, because subtests have reports of their own. `mw_budget_in_failure` has the numbers of the requests
+            # whose tables are in this report.
             report.mw_budget_left_out = [  # type: ignore[attr-defined]
                 RECORDS.plain(LeftOut(test_id(item), left_out.request, left_out.reason))
                 for left_out in client.fresh_left_out()
@@ -314,8 +314,8 @@ class Gate:
             # Only our verdicts are read: `__getattr__` of a user's exception may raise anything.
             excinfo = call.excinfo
             verdict = excinfo.value if excinfo and issubclass(excinfo.type, pytest.fail.Exception) else None
-            shown = getattr(verdict, "mw_budget_told", ())
-            report.mw_budget_told = list(shown)  # type: ignore[attr-defined]
+            shown = getattr(verdict, "mw_budget_in_failure", ())
+            report.mw_budget_in_failure = list(shown)  # type: ignore[attr-defined]
             crash = getattr(report.longrepr, "reprcrash", None)
             if shown and crash is not None:
                 # On CI and with -vv, pytest's summary repeats the whole message, and so would show the table twice.

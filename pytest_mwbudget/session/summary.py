@@ -81,14 +81,14 @@ class Attempt:
 class Request:
     """A result, with the id of its test and the report that brought it.
 
-    `undecided` is what the settings do about an undecided verdict, `told` whether a failure has the table.
+    `undecided` is what the settings do about an undecided verdict, `in_failure` whether a failure has the table.
     """
 
     measured: tuple[str, Result]
     report: pytest.TestReport
     undecided: str
     attempt: Attempt
-    told: bool = False
+    in_failure: bool = False
 
     @property
     def result(self) -> Result:
@@ -140,9 +140,9 @@ class Summary:
         if report.when != "setup" and report.failed and not hasattr(report, "wasxfail"):
             self.failed.add(report.nodeid)
             style = self.config.getoption("tbstyle", "auto")  # an option of the terminal plugin, which can be off
-            shown = getattr(report, "mw_budget_told", ()) if style not in WITHOUT_FAILURES else ()
+            shown = getattr(report, "mw_budget_in_failure", ()) if style not in WITHOUT_FAILURES else ()
             for number, request in enumerate(attempt.requests):
-                request.told = request.told or number in shown
+                request.in_failure = request.in_failure or number in shown
 
     def _lasting(self) -> list[Request]:
         """Return the requests of attempts that were not repeated."""
@@ -265,8 +265,8 @@ class Summary:
             yield "mw-budget survey" if self.run.survey else None, shown
         if self.run.since is not None:
             # The table of a failure was made before anything was compared.
-            told = [request.measured for request in self._lasting() if request.told]
-            yield "mw-budget compare", render(of_run(self.run.since, told), width)
+            failing = [request.measured for request in self._lasting() if request.in_failure]
+            yield "mw-budget compare", render(of_run(self.run.since, failing), width)
         if self.limits is not None:
             yield None, self.limits.lines
 
@@ -281,7 +281,7 @@ class Summary:
                 self.run.run.interpreter,
                 width,
                 verbosity,
-                told={place for place, request in enumerate(self.requests) if request.told},
+                in_failures={place for place, request in enumerate(self.requests) if request.in_failure},
                 repeated={place for place, request in enumerate(self.requests) if request.attempt.repeated},
             )
         # What a survey left out is grouped by reason in its section.

@@ -34,7 +34,7 @@ SILENT_S: Seconds = 1.0
 class Turns:
     """Waits for the turn of this process.
 
-    `alone` is whether no other process belongs to this run. `told` is called with True when a wait is long, and with
+    `alone` is whether no other process belongs to this run. `on_wait` is called with True when a wait is long, and with
     False at its end. Time is counted in calls of `pause`, because a test may have stopped the clocks.
     """
 
@@ -42,12 +42,12 @@ class Turns:
         self,
         *,
         alone: bool = True,
-        told: Callable[[bool], None] = lambda waits: None,
+        on_wait: Callable[[bool], None] = lambda waits: None,
         pause: Callable[[float], None] = sleep,
         folder: Path | None = None,
     ) -> None:
         self.alone = alone
-        self.told = told
+        self.on_wait = on_wait
         self.pause = pause
         self.folder = folder
         self.patience_s = WAIT_S
@@ -124,13 +124,13 @@ class Turns:
                         return None
                     waits += 1
                     if waits == round(SILENT_S / POLL_S):
-                        self.told(True)
+                        self.on_wait(True)
                     self.pause(POLL_S)
             return turn
         finally:
             line.release()
             if waits >= round(SILENT_S / POLL_S):
-                self.told(False)
+                self.on_wait(False)
 
 
 class TakesTurns:
