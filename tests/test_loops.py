@@ -574,7 +574,7 @@ def test_an_app_that_got_no_processor_is_not_blamed(name: LoopName, monkeypatch:
             return time.perf_counter() - begin
         raise AssertionError
 
-    assert loops.run(name, main) >= 0.02
+    assert loops.run(name, main) > 0.015  # two limits of 10 ms; timers of uvloop may be shorter
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the system does not say how long threads waited")
