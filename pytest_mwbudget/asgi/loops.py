@@ -17,6 +17,7 @@ from types import CoroutineType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from ..errors import MeasurementError
+from ..interpreter.data_stack import with_room
 from ..model.estimate import Nanoseconds, Seconds
 from ..model.results import LoopName
 from .deadlines import Alarm, AsyncioAlarm, Deadline, Times, queued_ns
@@ -396,12 +397,12 @@ def run(name: LoopName | None, function: Callable[[], Awaitable[_T]]) -> _T:
     if name == "trio":
         import trio
 
-        trio.run(main)
+        with_room(lambda: trio.run(main))
         return results[0]
     coroutine = main()
     try:
         with runner(name) as asyncio_runner:
-            asyncio_runner.run(coroutine)
+            with_room(lambda: asyncio_runner.run(coroutine))
     finally:
         # An interrupt inside nested tasks can end the loop while the coroutine is suspended and has to clean up.
         with suppress(RuntimeError):

@@ -12,6 +12,7 @@ import pytest
 
 from ..config.settings import Settings, merge
 from ..errors import MwBudgetError, SettingError, report_of
+from ..interpreter.data_stack import with_room
 from .claims import CLAIMS
 from .configuration import (
     CHANGED,
@@ -263,7 +264,7 @@ class Gate:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Explain what a test raises, note its results, and fail it for its budgets."""
         try:
-            with _recording(item), without_deadline(item) if _measures(item) else nullcontext():
+            with _recording(item), measurable(item) if _measures(item) else nullcontext():
                 outcome = yield from _explained(item, check_settings=True)
         finally:
             _recheck(item)
@@ -342,6 +343,19 @@ def _explained(item: pytest.Item, *, check_settings: bool = False) -> Generator[
         if entered(error):
             raise failure.with_traceback(error.__traceback__) from failure.__cause__
         raise_at(item, failure)
+
+
+@contextmanager
+def measurable(item: pytest.Item) -> Iterator[None]:
+    """Run the test, in the block, with room for frames and without a deadline for its examples."""
+    runtest = item.runtest
+    # An async test makes its requests on the event loop that it runs on, which starts in `runtest`.
+    item.runtest = partial(with_room, runtest)  # type: ignore[method-assign]
+    try:
+        with without_deadline(item):
+            yield
+    finally:
+        item.runtest = runtest  # type: ignore[method-assign]
 
 
 def _measures(item: pytest.Item) -> bool:

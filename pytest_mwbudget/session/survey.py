@@ -29,8 +29,8 @@ from ..recording.recorder import Recorded
 from ..workload.time_budget import LEAST_S, WARM_SHARE, TimeBudget
 from .claims import CLAIMS, Claims, Sums
 from .configuration import configured, plugin_of, survey_time_s, surveying, test_id, time_limit_s
-from .gate import environment_of, turns_of
-from .requests.examples import MOST_REQUESTS, has_examples, without_deadline
+from .gate import environment_of, measurable, turns_of
+from .requests.examples import MOST_REQUESTS, has_examples
 from .requests.own import OwnRequests, identity_of
 from .survey_time import WAIT_S, Plan, plan_of
 
@@ -242,7 +242,7 @@ class Survey:
             return (yield)
         requests = self._requests_of(item)
         try:
-            with requests.recording(), without_deadline(item):
+            with requests.recording(), measurable(item):
                 return (yield)
         finally:
             if requests.tried:

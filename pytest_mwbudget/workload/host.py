@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, MutableMapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from ..asgi import loops
@@ -14,6 +15,7 @@ from ..asgi.lifespan import lifespan
 from ..asgi.os_exit import exit_refused
 from ..config.settings import Settings
 from ..errors import EndlessError, StatusError
+from ..interpreter.data_stack import with_room
 from ..model.estimate import Seconds
 
 # A response that has begun must end within this time; else it is taken for an endless stream.
@@ -85,7 +87,7 @@ class Host:
             # sys.exit in a task of the app ends the loop in the middle of everything. The request's own task turns the
             # exception into an error when the loop goes on.
             with suppress(SystemExit):
-                self._runner.run(_waited(task))
+                with_room(partial(self._runner.run, _waited(task)))
 
     async def _alone(self, function: Callable[[Hosting], Coroutine[Any, Any, _T]]) -> _T:
         if not self.settings.lifespan:
