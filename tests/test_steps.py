@@ -383,8 +383,8 @@ def test_a_wait_in_send_is_a_wait_where_a_task_sends(loop: str) -> None:
     if loop != "asyncio":
         pytest.importorskip(loop)
     found = loops.run(loop, main)  # type: ignore[arg-type]
-    # Four messages, each after a wait of 5 ms, and no other row waits. Timers of uvloop start from the time at which the
-    # loop woke up, so a wait may be shorter.
+    # Four messages, each after a wait of 5 ms, and no other row waits. A timer of uvloop starts from the time at which
+    # the loop woke up, so a wait may be shorter.
     assert found.suspended[2] > 2.5 * 5e6
     assert max(found.suspended[:2] + found.suspended[3:]) < 2e6
 

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 _T = TypeVar("_T")
 
-# For a frame of so many slots CPython makes a chunk of 32,768. The rest is room for hundreds of frames, but not for another
-# frame of this size, so a call within a call has a chunk of its own. Slots without a value take no memory.
+# For a frame of so many slots CPython makes a chunk of 32,768. The rest is room for hundreds of frames, but not for
+# another frame of this size, so a call within a call has a chunk of its own. Slots without a value take no memory.
 _SLOTS = 17_000
 
 
