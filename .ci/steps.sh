@@ -148,7 +148,7 @@ tests_with_oldest() { # python, name
         "$1" -m venv --upgrade-deps "$venv" &&
         install "$venv/bin/python" --requirement "$work/$2.txt" --editable "$work/tree-$2" &&
         (cd "$work/tree-$2" && "$venv/bin/python" -m pytest -m "" tests/test_plugin.py -k "stands_once or json or github or junit" &&
-            MWBUDGET_REQUIRE_SUITES=1 "$venv/bin/python" -m pytest -m "" tests/test_suites.py -k cov)
+            MWBUDGET_REQUIRE_SUITES=1 "$venv/bin/python" -m pytest -m "" tests/test_suites.py -k "cov-ctrace and not branch")
 }
 
 done_all() { # prints the duration of each step

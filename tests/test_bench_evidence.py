@@ -67,6 +67,7 @@ def store(folder: Path, name: str, **others: Any) -> None:
     (folder / f"{name}.json").write_text(importlib.import_module("stored").dumps(result), encoding="utf-8")
 
 
+@pytest.mark.bench
 def test_the_page_of_the_project_is_of_its_results(evidence: ModuleType) -> None:
     pytest.importorskip("resource", reason="a bench script imports it, and only POSIX systems have it")
     pytest.importorskip("httpx", reason="bench scripts import it")

@@ -33,6 +33,8 @@ from pytest_mwbudget.model.load import LayerLoad, Wait
 from pytest_mwbudget.model.results import Occupation, ResultRow
 from pytest_mwbudget.model.stack import EntryIndex, Layer, RowIndex
 
+pytestmark = pytest.mark.once
+
 LAYER = EntryIndex(0)
 ALPHA = 0.1
 

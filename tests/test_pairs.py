@@ -32,6 +32,8 @@ from pytest_mwbudget.model.stack import Layer
 
 from .canned import canned
 
+pytestmark = pytest.mark.once
+
 KEY = RequestKey("tests/test_app.py::test_health", "GET /health")
 ZERO = Count(0, 0, 0)
 EMPTY = Counts(ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO)

@@ -16,6 +16,8 @@ from pytest_mwbudget.analysis.quantiles import (
     requests_needed,
 )
 
+pytestmark = pytest.mark.once
+
 ALPHA = 0.02
 
 

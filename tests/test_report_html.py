@@ -28,6 +28,8 @@ from pytest_mwbudget.storage import codec
 from .canned import RUN, as_json, but, canned, one_run
 from .test_report_json import GZIP, GZIP_COUNTS, LEDGER, NOTHING, RESULT, RESULTS, UNTIMED
 
+pytestmark = pytest.mark.once
+
 PROFILE = {
     "requests": 800,
     "samples": 3100,

@@ -37,6 +37,8 @@ from .test_report_terminal import (
     us,
 )
 
+pytestmark = pytest.mark.once
+
 PARSER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 NODEID = "tests/test_shop.py::test_health[before]"
 

@@ -45,6 +45,8 @@ from .test_report_terminal import (
     us,
 )
 
+pytestmark = pytest.mark.once
+
 each_result = pytest.mark.parametrize("found", RESULTS.values(), ids=RESULTS)
 
 
