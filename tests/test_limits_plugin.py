@@ -153,6 +153,18 @@ EVERY_ROW = {"one (outside)": 0, "one Layer": 20, "one (endpoint)": 0, "one (tot
 EVERY_ROW |= {name.replace("one", "two"): number for name, number in EVERY_ROW.items()}
 
 
+def test_a_file_that_breaks_during_the_run_stays_as_it_is_and_fails_the_update(project: Project) -> None:
+    project.recorded()
+    project.pytester.makepyfile(
+        test_app=TESTS + "\n    from pathlib import Path\n    Path('mw-budgets.json').write_text('{')\n"
+    )
+    result = project.run(*UPDATE)
+    result.assert_outcomes(passed=2)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["mw-budgets.json cannot be updated: 'mw-budgets.json' *"])
+    assert project.file.read_text(encoding="utf-8") == "{"
+
+
 def test_what_is_created_judges_the_next_runs_and_changes_no_more(project: Project) -> None:
     result = project.run(*UPDATE)
     result.assert_outcomes(passed=2)
