@@ -257,7 +257,7 @@ def coverage(core: str, *arguments: str, python: tuple[int, int] = (3, 11)) -> S
         ("--cov=shop", "--cov=later", "--cov-report=json", *arguments),
         environment={"COVERAGE_CORE": core},
         works=covered,
-        always=True,
+        always=core != "pytrace" and not arguments,
         python=python,
     )
 
