@@ -21,13 +21,12 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-import pytest_mwbudget.analysis.verdicts
 import pytest_mwbudget.engine
 import pytest_mwbudget.timing.looks
 import pytest_mwbudget.timing.sampler
 from pytest_mwbudget.analysis.estimates import Estimates, estimate, method_us
 from pytest_mwbudget.analysis.event_log import Spent, spent
-from pytest_mwbudget.analysis.judge import Conditions
+from pytest_mwbudget.analysis.judge import Conditions, Judge, judge
 from pytest_mwbudget.analysis.samples import Samples
 from pytest_mwbudget.asgi.calling import Hosting
 from pytest_mwbudget.asgi.request import build_request
@@ -161,6 +160,8 @@ class Server:
     # Whether the figures are read although all budgets are kept.
     precise: bool = True
     schedule: Schedule = SCHEDULE
+    estimate: Callable[..., Estimates] = estimate
+    judge: Judge = judge
     requests: int = 0
 
     def measure(self, layers: list[Middleware], method: str = "GET", **settings: Any) -> Measurement:
@@ -171,7 +172,14 @@ class Server:
 
         app = Starlette(routes=[Route("/", endpoint, methods=["GET", "POST"])], middleware=layers)
         environment = Environment(
-            self.clock, self.cpu_clock, random.Random(7), self.machine, precise=self.precise, schedule=self.schedule
+            self.clock,
+            self.cpu_clock,
+            random.Random(7),
+            self.machine,
+            precise=self.precise,
+            schedule=self.schedule,
+            estimate=self.estimate,
+            judge=self.judge,
         )
         request = build_request(method, "/", {})
         return asyncio.run(measure(app, request, Settings(**settings), environment))
@@ -247,8 +255,7 @@ def test_the_same_is_done_between_all_requests(monkeypatch: pytest.MonkeyPatch) 
     assert min(crossings) > 4
 
 
-def test_a_null_layer_with_which_a_task_begins_is_charged_with_no_suspension(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Server()
+def test_a_null_layer_with_which_a_task_begins_is_charged_with_no_suspension() -> None:
     nulls_ns: list[float] = []
 
     class Waits:
@@ -264,7 +271,7 @@ def test_a_null_layer_with_which_a_task_begins_is_charged_with_no_suspension(mon
         nulls_ns.extend(samples.split.null_ns)
         return estimate(samples, *args, **named)
 
-    monkeypatch.setattr(pytest_mwbudget.timing.looks, "estimate", noted)
+    server = Server(estimate=noted)
     server.measure([Middleware(Waits), Middleware(Costly, clock=server.clock)], method="POST")
     assert set(nulls_ns) == {0}
 
@@ -328,16 +335,14 @@ WITHOUT = dict.fromkeys(PROCESS_WIDE, "no extension")
 STOPPED_NOTE = "Sampling stopped as soon as every budget was known to be kept."
 
 
-def noted_looks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Record the number of each look, and the number of requests at this look."""
-    looks: list[tuple[int, int]] = []
+def noting_looks(looks: list[tuple[int, int]]) -> Callable[..., Estimates]:
+    """Return an estimator that adds the number of each look, and the number of requests at this look."""
 
     def noted(samples: Samples, *args: Any, look: int, **named: Any) -> Estimates:
         looks.append((look, samples.requests))
         return estimate(samples, *args, look=look, **named)
 
-    monkeypatch.setattr(pytest_mwbudget.timing.looks, "estimate", noted)
-    return looks
+    return noted
 
 
 @pytest.mark.parametrize("budgets", [Budgets({"us": 20}), Budgets({}, total_us=800), Budgets({"us": 20, "tasks": 0})])
@@ -374,12 +379,10 @@ def test_figures_that_are_read_are_precise_also_where_nobody_asked_for_them(budg
     assert found.half_width < 0.6
 
 
-def test_samples_of_an_app_that_is_not_warm_bring_no_other_verdict_than_that_all_is_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_samples_of_an_app_that_is_not_warm_bring_no_other_verdict_than_that_all_is_kept() -> None:
     """Such samples are thrown away, and the look at them has spent its share of alpha."""
-    looks = noted_looks(monkeypatch)
-    server = Server(precise=False)
+    looks: list[tuple[int, int]] = []
+    server = Server(precise=False, estimate=noting_looks(looks))
     measurement = server.measure(
         [Middleware(Wavering, clock=server.clock)], budgets=Budgets(layers={"Wavering": {"us": 4}})
     )
@@ -390,9 +393,9 @@ def test_samples_of_an_app_that_is_not_warm_bring_no_other_verdict_than_that_all
     assert server.requests > looks[0][1] + looks[-1][1] + SCHEDULE.warm_calls
 
 
-def test_above_a_slow_app_no_samples_are_thrown_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = noted_looks(monkeypatch)
-    server = Server(endpoint_us=5000, precise=False)
+def test_above_a_slow_app_no_samples_are_thrown_away() -> None:
+    looks: list[tuple[int, int]] = []
+    server = Server(endpoint_us=5000, precise=False, estimate=noting_looks(looks))
     layers = [Middleware(Wavering, clock=server.clock)]
     measurement = server.measure(layers, budgets=Budgets(layers={"Wavering": {"us": 11.5}}))
     assert measurement.verdict == "pass"
@@ -424,32 +427,28 @@ def test_a_machine_that_earlier_runs_saw_for_a_moment_is_watched_for_the_rest_of
 @pytest.mark.parametrize(
     ("said", "verdict"), [(["fail", "pass"], "pass"), (["fail", "undecided", "pass"], "pass"), (["fail"] * 2, "fail")]
 )
-def test_a_failure_is_believed_when_two_looks_in_a_row_say_so(
-    said: list[Verdict], verdict: Verdict, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = Server(endpoint_us=10_000)
+def test_a_failure_is_believed_when_two_looks_in_a_row_say_so(said: list[Verdict], verdict: Verdict) -> None:
     # The first look takes longer than the time after which a failure counts.
     later = iter(["undecided", *said])
 
     def judge(quantity: str, us: Estimate, bound: float, conditions: Conditions) -> Judged:
         return Judged(bound, next(later), "as the test says")
 
-    monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "judge", judge)
+    server = Server(endpoint_us=10_000, judge=judge)
     layers = [Middleware(Costly, clock=server.clock, before=20)]
     measurement = server.measure(layers, budgets=Budgets(layers={"Costly": {"us": 10}}), max_time_s=60)
     assert measurement.verdict == verdict
     assert next(later, None) is None
 
 
-def test_only_the_look_at_which_the_time_is_over_has_the_chances_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_look_at_which_the_time_is_over_has_the_chances_that_are_left() -> None:
     lasts = []
 
     def noted(*args: Any, last: bool, **named: Any) -> Estimates:
         lasts.append(last)
         return estimate(*args, last=last, **named)
 
-    monkeypatch.setattr(pytest_mwbudget.timing.looks, "estimate", noted)
-    server = Server(endpoint_us=5000)
+    server = Server(endpoint_us=5000, estimate=noted)
     layers = [Middleware(Costly, clock=server.clock, before=20)]
     server.measure(layers, budgets=Budgets(layers={"Costly": {"us": 20}}), max_time_s=3)
     assert lasts[-1]
@@ -457,13 +456,11 @@ def test_only_the_look_at_which_the_time_is_over_has_the_chances_that_are_left(m
     assert len(lasts) > 2
 
 
-def test_at_the_end_of_the_time_one_look_is_enough_for_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Server(endpoint_us=5000)
-
+def test_at_the_end_of_the_time_one_look_is_enough_for_a_failure() -> None:
     def judge(quantity: str, us: Estimate, bound: float, conditions: Conditions) -> Judged:
         return Judged(bound, "fail" if server.clock.now_ns >= 2e9 else "undecided")
 
-    monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "judge", judge)
+    server = Server(endpoint_us=5000, judge=judge)
     layers = [Middleware(Costly, clock=server.clock, before=20)]
     measurement = server.measure(layers, budgets=Budgets(layers={"Costly": {"us": 10}}), max_time_s=2)
     assert measurement.verdict == "fail"
@@ -626,7 +623,7 @@ UNKNOWN = Estimate(60.0, -math.inf, math.inf)
 
 
 @pytest.mark.parametrize("what", ["whole", "outside", "split", "cpu"])
-def test_a_run_goes_on_until_everything_is_known_and_its_looks_grow(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_goes_on_until_everything_is_known_and_its_looks_grow(what: str) -> None:
     """Every look spends a share of alpha; a look without time left for it would widen the intervals."""
     looks = 0
 
@@ -637,9 +634,8 @@ def test_a_run_goes_on_until_everything_is_known_and_its_looks_grow(what: str, m
         rows = {"split": found.split, "cpu": found.cpu}.get(what)
         return replace(found, **{what: UNKNOWN if rows is None else dict.fromkeys(rows, UNKNOWN)})  # type: ignore[arg-type]
 
-    monkeypatch.setattr(pytest_mwbudget.timing.looks, "estimate", without)
-    clock = FakeClock()
-    server = Server(clock, cpu_clock=clock, endpoint_us=10_000, schedule=replace(SCHEDULE, most_first=32))
+    clock, schedule = FakeClock(), replace(SCHEDULE, most_first=32)
+    server = Server(clock, cpu_clock=clock, endpoint_us=10_000, schedule=schedule, estimate=without)
     measurement = server.measure([Middleware(Costly, clock=server.clock, before=20)])
     assert measurement.effort.seconds == pytest.approx(5, rel=0.1)
     # The looks have 32, 64, 128, 256 and more requests; looks of one size would be 10.
@@ -829,14 +825,13 @@ def test_without_an_interval_no_more_time_is_advised_than_somebody_waits() -> No
         assert advice in reason
 
 
-def figures_noted(monkeypatch: pytest.MonkeyPatch, **changed: Estimate) -> str:
+def figures_noted(**changed: Estimate) -> str:
     """Return the notes of a measurement with some estimates changed."""
 
     def change(*args: Any, **named: Any) -> Estimates:
         return replace(estimate(*args, **named), **changed)
 
-    monkeypatch.setattr(pytest_mwbudget.timing.looks, "estimate", change)
-    server = Server(endpoint_us=200)
+    server = Server(endpoint_us=200, estimate=change)
     measurement = server.measure([Middleware(Costly, clock=server.clock, before=30)])
     return "\n".join(measurement.notes)
 
@@ -852,16 +847,16 @@ def figures_noted(monkeypatch: pytest.MonkeyPatch, **changed: Estimate) -> str:
         (Estimate(298, 172, 514), "The intervals of (total) are too wide to set a budget by"),
     ],
 )
-def test_a_table_that_is_bad_says_so(total: Estimate, note: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    noted = figures_noted(monkeypatch, whole=total)
+def test_a_table_that_is_bad_says_so(total: Estimate, note: str | None) -> None:
+    noted = figures_noted(whole=total)
     for bad in ("The rows add up", "too wide"):
         assert (bad in noted) == (note is not None and bad in note)
     assert note is None or note in noted
 
 
-def test_wide_intervals_of_little_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "too wide" not in figures_noted(monkeypatch, outside=Estimate(1, -3, 5))
-    assert "The intervals of (outside) are too wide" in figures_noted(monkeypatch, outside=Estimate(9, 1, 17))
+def test_wide_intervals_of_little_are_none() -> None:
+    assert "too wide" not in figures_noted(outside=Estimate(1, -3, 5))
+    assert "The intervals of (outside) are too wide" in figures_noted(outside=Estimate(9, 1, 17))
 
 
 def test_a_run_that_stops_at_the_verdict_does_not_complain_of_its_figures() -> None:
@@ -1143,7 +1138,7 @@ def judged_as_told(quantity: str, us: Estimate, bound: float, conditions: Condit
 
 def requests_by_look(
     budgets: Budgets,
-    monkeypatch: pytest.MonkeyPatch,
+    judge: Judge,
     change: Callable[[Estimates], Estimates] = lambda found: found,
     schedule: Schedule = SCHEDULE,
 ) -> list[dict[str, int]]:
@@ -1158,7 +1153,6 @@ def requests_by_look(
         looks.append({"all": samples.requests, **{kind: len(taken) for kind, taken in kinds.items()}})
         return change(estimate(samples, *arguments, **named))
 
-    monkeypatch.setattr(pytest_mwbudget.timing.looks, "estimate", noted)
     clocks = Clocks()
 
     async def endpoint(scope: Any, receive: Any, send: Any) -> None:
@@ -1167,7 +1161,9 @@ def requests_by_look(
 
     app = StartsATask(Spends(endpoint, clocks, work=20), clocks, work=50, wait=300)
     machine = Machine(known_ns=1e9)
-    environment = Environment(clocks.wall, clocks.cpu, random.Random(7), machine, schedule=schedule)
+    environment = Environment(
+        clocks.wall, clocks.cpu, random.Random(7), machine, schedule=schedule, estimate=noted, judge=judge
+    )
     settings = Settings(budgets, lifespan=False, max_time_s=0.75)
     asyncio.run(measure(app, build_request("GET", "/", {}), settings, environment))
     return looks
@@ -1184,9 +1180,7 @@ def most_grown(looks: list[dict[str, int]]) -> set[str]:
 @cache
 def looks_while_open(name: str) -> list[dict[str, int]]:
     """Return the looks of one run, shared by the tests: with a fixed seed another run would be the same."""
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "judge", judged_as_told)
-        return requests_by_look(OPEN[name][0], monkeypatch)
+    return requests_by_look(OPEN[name][0], judged_as_told)
 
 
 @pytest.mark.parametrize("name", OPEN)
@@ -1194,9 +1188,9 @@ def test_the_time_goes_into_what_an_open_verdict_hangs_on(name: str) -> None:
     assert most_grown(looks_while_open(name)) == OPEN[name][1]
 
 
-def test_while_a_failure_is_fresh_all_rows_get_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "judge", lambda *args: Judged(OPEN_US, "fail"))
-    looks = requests_by_look(Budgets(layers={"StartsATask": {"us": OPEN_US}}), monkeypatch, schedule=PRECISE)
+def test_while_a_failure_is_fresh_all_rows_get_the_time() -> None:
+    budgets = Budgets(layers={"StartsATask": {"us": OPEN_US}})
+    looks = requests_by_look(budgets, lambda *args: Judged(OPEN_US, "fail"), schedule=PRECISE)
     assert len(looks) > 2
     assert most_grown(looks) == set()
 
@@ -1208,12 +1202,9 @@ def test_a_look_makes_about_as_many_requests_whatever_is_wanted(name: str) -> No
     assert some[3]["all"] == pytest.approx(everything[3]["all"], rel=0.3)
 
 
-def test_a_budget_below_the_detection_limit_waits_for_the_null_layers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(pytest_mwbudget.analysis.verdicts, "judge", judged_as_told)
+def test_a_budget_below_the_detection_limit_waits_for_the_null_layers() -> None:
     budgets = Budgets(layers={"StartsATask": {"us": OPEN_US}})
-    looks = requests_by_look(budgets, monkeypatch, lambda found: replace(found, detection_limit_us=2 * OPEN_US))
+    looks = requests_by_look(budgets, judged_as_told, lambda found: replace(found, detection_limit_us=2 * OPEN_US))
     assert most_grown(looks) == {"split"}
 
 

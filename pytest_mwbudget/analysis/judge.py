@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from ..errors import tagged
 from ..model.estimate import Estimate
@@ -48,6 +50,9 @@ class Conditions:
     near: str = "figures differ by from run to run"
     time: str = MAX_TIME.name
 
+
+# Judges a figure of a quantity by a bound.
+Judge: TypeAlias = Callable[[str, Estimate, float, Conditions], Judged]
 
 # On a quiet machine, of figures that need no detection limit.
 QUIET = Conditions()

@@ -15,7 +15,7 @@ from ..model.results import Effort, ResultRow
 from ..model.stack import EntryIndex
 from .budgeted import Bounded
 from .estimates import ENOUGH_REQUESTS, Estimates, Key
-from .judge import Conditions, fails_above, judge, undetectable
+from .judge import Conditions, Judge, fails_above, judge, undetectable
 from .rows import is_narrow, rows_of
 from .tails import needed, percentile, slow_requests, too_few
 
@@ -70,13 +70,14 @@ def judge_all(
     *,
     crowded: str | None = None,
     time: TimeOption = MAX_TIME,
+    judge: Judge = judge,
 ) -> Look:
     """Judge every budget of time by the estimates, which took `effort`.
 
     `crowded` is the reason why no failure counts, None if failures count. `time` gives the measurement more time.
     """
     rows = [*rows_of(bounded, estimates)]
-    judging = _Judging(estimates, rows, effort, crowded, time)
+    judging = _Judging(estimates, rows, effort, crowded, time, judge)
     judged_rows = (
         replace(row, judged={quantity: judging.budget(each_bounded, row, quantity) for quantity in each_bounded.bounds})
         for each_bounded, row in rows
@@ -94,6 +95,7 @@ class _Judging:
     effort: Effort
     crowded: str | None
     time: TimeOption
+    judge: Judge
 
     def budget(self, bounded: Bounded, row: ResultRow, quantity: Quantity) -> Judged:
         """Judge a budget of time."""
@@ -106,7 +108,7 @@ class _Judging:
                 conditions = self._of_percentile(key, row, quantity, us, bound)
             else:
                 conditions = self._of_time(bounded, key, quantity, us, bound)
-            return judge(quantity, us, bound, conditions).unless(self.crowded)
+            return self.judge(quantity, us, bound, conditions).unless(self.crowded)
 
         return _together(bounded, quantity, judged)
 

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from ..analysis.budgeted import Bounded, bounded_rows
 from ..analysis.estimates import Estimates, estimate
+from ..analysis.judge import Judge, judge
 from ..analysis.messages import with_messages
 from ..analysis.remarks import remarks, slowest
 from ..analysis.rows import row_with_time, shown
@@ -54,7 +55,10 @@ def cpu_clock() -> Clock | None:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a measurement needs from its surroundings. Tests replace the clocks, the hop and the source of chance."""
+    """What a measurement needs from its surroundings.
+
+    Tests replace the clocks, the hop, the source of chance, the estimator and the judge.
+    """
 
     clock: Clock = perf_counter_ns
     cpu_clock: Clock | None = field(default_factory=cpu_clock)
@@ -74,6 +78,9 @@ class Environment:
     turn: Turn = field(default_factory=Turn)
     schedule: Schedule = field(default_factory=Schedule)
     hop: Callable[[Clock], float] = hop_ns
+    # Makes estimates of samples.
+    estimate: Callable[..., Estimates] = estimate
+    judge: Judge = judge
 
     @property
     def reads(self) -> bool:
@@ -315,6 +322,7 @@ class Timing:
             self._effort(),
             crowded=self.environment.turn.crowded,
             time=self.settings.more_time,
+            judge=self.environment.judge,
         )
         return self.latest
 
@@ -326,7 +334,7 @@ class Timing:
     def _estimated(self) -> Estimates:
         if self.sampler.full_log:
             self.sampler.samples.of_parts = self.sampler.probes.messages_of_parts(self.sampler.full_log)
-        estimates = estimate(
+        estimates = self.environment.estimate(
             self.sampler.samples,
             self.stack.entries,
             outside=self.stack.outside,
