@@ -146,10 +146,14 @@ async def waits() -> int:
 async def waiting(base: Number, sync: Number, waits: Number) -> None: ...
 
 
-@get(
-    "/twice",
-    dependencies={"first": Provide(sync_generator), "inline": Provide(base), "generator": Provide(generator)},
-)
+async def first() -> AsyncGenerator[int, None]:
+    # No sync generator: when its thread answers decides how often the event loop turns, and so what is executed.
+    cost("first")
+    yield 1
+    cost("first")
+
+
+@get("/twice", dependencies={"first": Provide(first), "inline": Provide(base), "generator": Provide(generator)})
 async def twice(first: Number, generator: Number) -> None:
     cost("handler")
 
