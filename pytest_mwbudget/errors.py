@@ -7,7 +7,8 @@ failed test, so no user sees an internal traceback.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 
 class MwBudgetError(Exception):
@@ -120,6 +121,29 @@ def text_of(error: BaseException) -> str:
         return str(error)
     except Exception as broken:
         return f"(its text could not be made: {type(broken).__name__})"
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error, its causes and contexts, and the members of groups, each once."""
+    seen: list[BaseException] = []
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        exception = waiting.pop()
+        if exception is None or any(exception is other for other in seen):
+            continue
+        seen.append(exception)
+        waiting += [attribute_of(exception, "__cause__"), attribute_of(exception, "__context__")]
+        if issubclass(type(exception), BaseExceptionGroup):
+            waiting += BaseExceptionGroup.exceptions.__get__(exception)
+        yield exception
+
+
+def attribute_of(error: BaseException, name: str) -> Any:
+    """Read an attribute that every exception has, without running code of the class of `error`.
+
+    A user's class may define a property of this name that raises, and an exception in a hook ends the run.
+    """
+    return getattr(BaseException, name).__get__(error)
 
 
 def described(error: BaseException) -> str:

@@ -467,9 +467,11 @@ def test_an_interrupt_ends_the_test_wherever_the_server_meets_it(where: str) -> 
         Served(1, "uvicorn", raised).check()
 
 
-def test_an_exception_of_the_app_does_not_end_the_test() -> None:
+@pytest.mark.parametrize("link", ["__cause__", "__context__"])
+@pytest.mark.parametrize("to", ["itself", "its group"])  # as a BaseHTTPMiddleware leaves it
+def test_an_exception_of_the_app_does_not_end_the_test(link: str, to: str) -> None:
     error = LookupError()
-    error.__cause__ = error
+    setattr(error, link, error if to == "itself" else ExceptionGroup("of tasks", [error]))
     with pytest_mwbudget.load.server._logged() as raised:
         logging.getLogger("uvicorn.error").error("of the app", exc_info=error)
         logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mwbudget.session.tracebacks import _chain
+from pytest_mwbudget.errors import chain
 
 from .apps import ASYNCIO, run_inside
 from .test_plugin import APP, CONFTEST
@@ -260,7 +260,7 @@ def test_the_members_of_a_group_are_found_without_the_code_of_its_class() -> Non
     names: dict[str, type[BaseException]] = {}
     exec(EXCEPTIONS, names)
     member = ValueError()
-    assert member in _chain(names["Group"]("several", [member]))
+    assert member in chain(names["Group"]("several", [member]))
 
 
 def test_without_the_terminal_plugin_failures_are_failures(pytester: pytest.Pytester) -> None:

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ..asgi.app import ASGIApp
-from ..errors import MeasurementError
+from ..errors import MeasurementError, chain
 from ..model.estimate import Seconds
 
 LOGGERS = ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
@@ -145,18 +145,9 @@ def _ending(error: BaseException | None) -> BaseException | None:
 
     It may be in a group, or the reason of another exception.
     """
-    of_the_app = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
-    known: set[int] = set()
-    while error is not None and id(error) not in known:
-        known.add(id(error))
-        if isinstance(error, BaseExceptionGroup):
-            ending = next(filter(None, map(_ending, error.exceptions)), None)
-            if ending is not None:
-                return ending
-        elif not isinstance(error, of_the_app):
-            return error
-        error = error.__cause__ or error.__context__
-    return None
+    of_the_app = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError, BaseExceptionGroup)
+    linked = () if error is None else chain(error)
+    return next((exception for exception in linked if not isinstance(exception, of_the_app)), None)
 
 
 class _Raised(logging.Handler):

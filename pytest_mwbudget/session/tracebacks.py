@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
-from ..errors import MwBudgetError
+from ..errors import MwBudgetError, attribute_of, chain
 from ..model.results import Result
 
 PACKAGE = Path(__file__).parents[1]
@@ -35,11 +35,11 @@ class Tracebacks:
         if call.excinfo is not None and self.concerned(item):
             error, traceback = call.excinfo.value, call.excinfo.tb
             BaseException.with_traceback(error, traceback)
-            for exception in _chain(error):
+            for exception in chain(error):
                 kept = without_package(exception)
-                if kept is not _own(exception, "__traceback__"):
+                if kept is not attribute_of(exception, "__traceback__"):
                     BaseException.with_traceback(exception, kept)
-            kept = _own(error, "__traceback__")
+            kept = attribute_of(error, "__traceback__")
             if kept is not None and kept is not traceback:
                 call.excinfo = pytest.ExceptionInfo.from_exc_info((type(error), error, kept))
 
@@ -64,7 +64,7 @@ def without_package(error: BaseException) -> TracebackType | None:
 
     The traceback is unchanged if no frame would be left, or if the error is a fault of this package.
     """
-    traceback: TracebackType | None = _own(error, "__traceback__")
+    traceback: TracebackType | None = attribute_of(error, "__traceback__")
     entries = list(_entries(traceback))
     files = [frame.f_code.co_filename for frame, _, _ in entries]
     ours = [Path(file).is_relative_to(PACKAGE) for file in files]
@@ -92,26 +92,3 @@ def _entries(traceback: TracebackType | None) -> Iterator[tuple[FrameType, int, 
     while traceback is not None:
         yield traceback.tb_frame, traceback.tb_lasti, traceback.tb_lineno
         traceback = traceback.tb_next
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error, its causes and contexts, and the members of groups, each once."""
-    seen: list[BaseException] = []
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        exception = waiting.pop()
-        if exception is None or any(exception is other for other in seen):
-            continue
-        seen.append(exception)
-        waiting += [_own(exception, "__cause__"), _own(exception, "__context__")]
-        if issubclass(type(exception), BaseExceptionGroup):
-            waiting += BaseExceptionGroup.exceptions.__get__(exception)
-        yield exception
-
-
-def _own(error: BaseException, name: str) -> Any:
-    """Read an attribute that every exception has, without running code of the class of `error`.
-
-    A user's class may define a property of this name that raises, and an exception in a hook ends the run.
-    """
-    return getattr(BaseException, name).__get__(error)
