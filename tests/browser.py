@@ -154,9 +154,9 @@ class Browser:
 
     def one(self, selector: str) -> WebElement:
         """Find the only element of a CSS selector."""
-        found = self.all(selector)
-        assert len(found) == 1, f"{len(found)} elements are {selector}"
-        return found[0]
+        elements = self.all(selector)
+        assert len(elements) == 1, f"{len(elements)} elements are {selector}"
+        return elements[0]
 
     def texts(self, selector: str) -> list[str]:
         """List the texts of these elements, visible or not."""

@@ -76,8 +76,8 @@ def names(seam: Seam) -> list[str]:
 
 
 def layer(seam: Seam, name: str) -> FrameworkLayer:
-    (found,) = (one for one in seam.layers if name_of(one.callee) == name)
-    return found
+    (named,) = (layer for layer in seam.layers if name_of(layer.callee) == name)
+    return named
 
 
 async def started(app: Any, use: Callable[[httpx.AsyncClient], Awaitable[None]]) -> None:
@@ -90,7 +90,7 @@ async def started(app: Any, use: Callable[[httpx.AsyncClient], Awaitable[None]])
 
 def watched(app: Any, *requests: str) -> tuple[Seam, list[Watched]]:
     """Return the seam of an app that has started, and what each request enters."""
-    found: list[Watched] = []
+    watched_requests: list[Watched] = []
     seams: list[Seam | None] = []
 
     async def use(client: httpx.AsyncClient) -> None:
@@ -98,11 +98,11 @@ def watched(app: Any, *requests: str) -> tuple[Seam, list[Watched]]:
         seam = seam_of(app)
         seams.append(seam)
         if seam is not None:
-            found.extend([await watch(client, request, seam) for request in requests])
+            watched_requests.extend([await watch(client, request, seam) for request in requests])
 
     asyncio.run(started(app, use))
     assert seams[0] is not None, "no seam was found"
-    return seams[0], found
+    return seams[0], watched_requests
 
 
 async def watch(client: httpx.AsyncClient, request: str, seam: Seam) -> Watched:
@@ -123,5 +123,7 @@ async def watch(client: httpx.AsyncClient, request: str, seam: Seam) -> Watched:
 def assert_all_entered(seam: Seam, requests: list[Watched]) -> None:
     """Check that each call of each layer was entered by one of these requests."""
     entered = {id(call) for request in requests for call in request.calls}
-    missing = [(name_of(one.callee), call) for one in seam.layers for call in one.calls if id(call) not in entered]
+    missing = [
+        (name_of(layer.callee), call) for layer in seam.layers for call in layer.calls if id(call) not in entered
+    ]
     assert missing == []

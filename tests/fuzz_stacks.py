@@ -86,7 +86,7 @@ class Outcome:
 
 def _leaves(error: BaseException) -> tuple[str, ...]:
     if isinstance(error, BaseExceptionGroup):
-        return tuple(leaf for one in error.exceptions for leaf in _leaves(one))
+        return tuple(leaf for inner in error.exceptions for leaf in _leaves(inner))
     return (repr(error),)
 
 
@@ -136,7 +136,7 @@ def unmeasured(built: Built) -> Outcome:
     except Exception as error:
         return Outcome(raised=_leaves(error))
     start, *rest = messages
-    return Outcome(start["status"], _text(start["headers"]), b"".join(one["body"] for one in rest))
+    return Outcome(start["status"], _text(start["headers"]), b"".join(part["body"] for part in rest))
 
 
 def _text(headers: Any) -> tuple[tuple[str, str], ...]:
@@ -162,7 +162,7 @@ def nothing_left(found: list[Violation]) -> Iterator[None]:
     end = time.monotonic() + THREADS_END_S
     while _threads() - threads and time.monotonic() < end:
         time.sleep(0.01)
-    found += [Violation("nothing left behind", f"a thread is left: {one}") for one in _threads() - threads]
+    found += [Violation("nothing left behind", f"a thread is left: {thread}") for thread in _threads() - threads]
     after = _surroundings()
     changed = [what for what in before.keys() | after.keys() if before.get(what) != after.get(what)]
     found += [
@@ -190,11 +190,11 @@ def _surroundings() -> dict[str, object]:
 
 def _threads() -> set[threading.Thread]:
     # trio keeps idle threads for a while.
-    return {one for one in threading.enumerate() if not one.name.startswith("Trio")}
+    return {thread for thread in threading.enumerate() if not thread.name.startswith("Trio")}
 
 
 def _classes() -> list[type]:
-    found = []
+    classes = []
     pending: list[type] = [object]
     seen: set[int] = set()  # a class of typing warns of its end where it is hashed
     while pending:
@@ -204,8 +204,8 @@ def _classes() -> list[type]:
         seen.add(id(cls))
         pending += type.__subclasses__(cls)
         if str(cls.__module__).partition(".")[0] in _PACKAGES and "<locals>" not in cls.__qualname__:
-            found.append(cls)
-    return found
+            classes.append(cls)
+    return classes
 
 
 @contextmanager
@@ -217,7 +217,7 @@ def warnings_kept(found: set[str]) -> Iterator[None]:
             yield
         finally:
             gc.collect()
-            found |= {f"{one.category.__name__}: {one.message}" for one in caught}
+            found |= {f"{warning.category.__name__}: {warning.message}" for warning in caught}
 
 
 def _of_the_loop() -> dict[str, object]:
@@ -293,17 +293,17 @@ def violations(stack: Stack, *, timed: bool) -> list[Violation]:
     with warnings_kept(warned):
         expected = unmeasured(reference)
     seen = measured(stack, expected.status, timed=timed)
-    found = [*seen.found, *_other_outcomes(seen, expected)]
-    found += [Violation("the app as without us", f"warned of {one}") for one in seen.warned - warned]
+    broken = [*seen.found, *_other_outcomes(seen, expected)]
+    broken += [Violation("the app as without us", f"warned of {warning}") for warning in seen.warned - warned]
     if seen.measurement is None:
-        return found
+        return broken
     rows = rows_of(reference)
-    found += _other_answers(seen.built, reference)
-    found += _other_layers(seen.measurement, rows)
-    if found:
-        return found
-    found += [*_other_counts(seen.measurement, rows), *_other_sum(seen.measurement)]
-    return found + (_wrong_times(stack, seen, expected.status, reference) if timed else [])
+    broken += _other_answers(seen.built, reference)
+    broken += _other_layers(seen.measurement, rows)
+    if broken:
+        return broken
+    broken += [*_other_counts(seen.measurement, rows), *_other_sum(seen.measurement)]
+    return broken + (_wrong_times(stack, seen, expected.status, reference) if timed else [])
 
 
 def _other_outcomes(seen: Seen, expected: Outcome) -> Iterator[Violation]:
@@ -387,13 +387,13 @@ def _other_sum(measurement: Measurement) -> Iterator[Violation]:
 
 def _wrong_times(stack: Stack, seen: Seen, status: int, reference: Built) -> list[Violation]:
     """List the wrong times that SEEN measurements in a row show."""
-    found = _times_of(seen, reference)
+    wrong = _times_of(seen, reference)
     for _ in range(SEEN - 1):
-        if not found:
+        if not wrong:
             break
         again = {violation.invariant for violation in _times_of(measured(stack, status, timed=True), reference)}
-        found = [violation for violation in found if violation.invariant in again]
-    return found
+        wrong = [violation for violation in wrong if violation.invariant in again]
+    return wrong
 
 
 def _times_of(seen: Seen, reference: Built) -> list[Violation]:
@@ -487,13 +487,13 @@ class Finding:
 
 def found_in(stack: Stack, *, timed: bool, shrink_s: float = 60.0) -> Finding | None:
     """Find violations of the stack and shrink it to the smallest that still shows one; None without violations."""
-    found = violations(stack, timed=timed)
-    if not found:
+    broken = violations(stack, timed=timed)
+    if not broken:
         return None
     end = time.monotonic() + shrink_s
-    timed = all(violation.timed for violation in found)
-    kinds = {_kind(violation) for violation in found}
-    finding = Finding(stack, found)
+    timed = all(violation.timed for violation in broken)
+    kinds = {_kind(violation) for violation in broken}
+    finding = Finding(stack, broken)
     pending = smaller(stack)
     while time.monotonic() < end:
         less = next(pending, None)
@@ -501,9 +501,9 @@ def found_in(stack: Stack, *, timed: bool, shrink_s: float = 60.0) -> Finding | 
             break
         if not is_telling(less):
             continue
-        found = [violation for violation in violations(less, timed=timed) if _kind(violation) in kinds]
-        if found:
-            finding, pending = Finding(less, found), smaller(less)
+        broken = [violation for violation in violations(less, timed=timed) if _kind(violation) in kinds]
+        if broken:
+            finding, pending = Finding(less, broken), smaller(less)
     return finding
 
 
@@ -552,9 +552,9 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"no form or habit is called {unknown[0]!r}; there are {', '.join([*FORMS, *HABITS])}")
     if chosen.replay:
         stack = eval(chosen.replay, {"Stack": Stack, "Layer": Layer})
-        found = violations(stack, timed=not chosen.untimed)
-        print(*found or ["nothing is wrong with it"], sep="\n")
-        return 1 if found else 0
+        broken = violations(stack, timed=not chosen.untimed)
+        print(*broken or ["nothing is wrong with it"], sep="\n")
+        return 1 if broken else 0
     return _hunt_for(chosen)
 
 

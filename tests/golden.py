@@ -153,10 +153,10 @@ def _documents(measured: Measured) -> Iterator[tuple[str, str]]:
     yield "report.md", markdown.render(whole)
     yield "benchmark.json", codec.text(benchmark.document(whole))
     yield "history.jsonl", line_of(whole)
-    small = tuple(one for one in measured if one[0].endswith("::test_no_layers"))
+    small = tuple(request for request in measured if request[0].endswith("::test_no_layers"))
     yield "document.json", codec.text(codec.document(replace(whole, measured=small, since=SINCE), advise))
     history = [history_run(RUN, measured), history_run(replace(RUN, created="2026-11-24T10:00:00+00:00"), measured)]
-    some = [one for one in measured if one[0].partition("::test_")[2] in ON_THE_PAGE]
+    some = [request for request in measured if request[0].partition("::test_")[2] in ON_THE_PAGE]
     page = html.render(replace(whole, measured=tuple(some)), str, history)
     yield "page.html", re.sub(r"<(style|script)\b.*?</\1>\n?", "", page, flags=re.DOTALL)
 
@@ -164,11 +164,11 @@ def _documents(measured: Measured) -> Iterator[tuple[str, str]]:
 def _comparisons(measured: Measured) -> Iterator[tuple[str, str]]:
     before = {"before": MeasuredRun(RUN, tuple(measured))}
     after = {"after": MeasuredRun(replace(RUN, packages={"starlette": "1.4.0"}), tuple(later(measured)))}
-    found = compare(merged(before), merged(after), parsed(ALLOWED, "--fail"))
-    since = since_of("before", before, found)
+    compared = compare(merged(before), merged(after), parsed(ALLOWED, "--fail"))
+    since = since_of("before", before, compared)
     for width in WIDTHS:
-        yield f"compare-{width}.txt", _text(lines.render(comparison.for_terminal(found, since), width))
-    yield "compare.md", gfm.render(comparison.for_page(found, since), gfm.MAX_COMMENT, comparison.left_out)
+        yield f"compare-{width}.txt", _text(lines.render(comparison.for_terminal(compared, since), width))
+    yield "compare.md", gfm.render(comparison.for_page(compared, since), gfm.MAX_COMMENT, comparison.left_out)
 
 
 def _of_speed(result: Result) -> RequestFigures:
@@ -178,8 +178,8 @@ def _of_speed(result: Result) -> RequestFigures:
 def _pairs(measured: Measured) -> Iterator[tuple[str, str]]:
     sides = [{key: _of_speed(result) for key, result in keyed(side)} for side in (measured, later(measured))]
     pairs = [Pair(*sides)] * 8
-    found = versus.Versus(("base against HEAD",), compare_pairs(pairs, 3, parsed(ALLOWED, "--fail"), last=True))
-    document = versus.document(found)
+    finished = versus.Versus(("base against HEAD",), compare_pairs(pairs, 3, parsed(ALLOWED, "--fail"), last=True))
+    document = versus.document(finished)
     for width in WIDTHS:
         yield f"versus-{width}.txt", _text(lines.render(document, width))
     yield "versus.md", gfm.render(document)
@@ -187,8 +187,8 @@ def _pairs(measured: Measured) -> Iterator[tuple[str, str]]:
 
 def rewritten() -> str:
     """Return the text of the file of results, as they are written today."""
-    found = (codec.measurement(nodeid, result, advise(result)) for nodeid, result in stored())
-    lines = (json.dumps(one, ensure_ascii=False, separators=(",", ":")) for one in found)
+    measurements = (codec.measurement(nodeid, result, advise(result)) for nodeid, result in stored())
+    lines = (json.dumps(measurement, ensure_ascii=False, separators=(",", ":")) for measurement in measurements)
     return "[\n" + ",\n".join(lines) + "\n]\n"
 
 

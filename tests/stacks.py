@@ -422,8 +422,8 @@ async def goes_on_in_an_async_generator(call: Call, go: Go) -> Any:
 
     answer = None
     async with aclosing(generator()) as answers:
-        async for one in answers:
-            answer = one
+        async for yielded in answers:
+            answer = yielded
     return answer
 
 
@@ -1065,8 +1065,8 @@ def rows_of(built: Built) -> list[Row]:
     rows: list[Row] = []
     entered, hidden = True, False
     for place in places:
-        found = [Row(place, entered)] if isinstance(place, str) else _rows_of(place, entered)
-        rows += [replace(row, hidden=hidden) for row in found]
+        rows_of_place = [Row(place, entered)] if isinstance(place, str) else _rows_of(place, entered)
+        rows += [replace(row, hidden=hidden) for row in rows_of_place]
         habits = () if isinstance(place, str) else place.layer.habits
         entered = entered and "answers by itself" not in habits
         hidden = hidden or IN_A_THREAD in habits
@@ -1100,8 +1100,8 @@ def allowed_habits(form: str, loop: LoopName) -> list[str]:
     kind = FORMS[form].habits
     return [
         name
-        for name, one in HABITS.items()
-        if kind != "none" and not (kind == "request" and one.bare) and not (loop == "trio" and one.asyncio_only)
+        for name, habit in HABITS.items()
+        if kind != "none" and not (kind == "request" and habit.bare) and not (loop == "trio" and habit.asyncio_only)
     ]
 
 

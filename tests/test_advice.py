@@ -128,8 +128,8 @@ def test_a_time_that_is_not_known_is_not_told() -> None:
 
 
 def test_tasks_for_receiving_and_many_messages_are_passing_on_too() -> None:
-    found = counts(sent=102, received=2, tasks={RECEIVING: 2, COROUTINE: 1}, objects=same(9745))
-    text = advised(result(row(name="Auth", us=us(2649), counts=found)))["pass-through"]
+    row_counts = counts(sent=102, received=2, tasks={RECEIVING: 2, COROUTINE: 1}, objects=same(9745))
+    text = advised(result(row(name="Auth", us=us(2649), counts=row_counts)))["pass-through"]
     assert text.startswith("Auth needs 3 tasks and 9745 objects per request, 2649 µs in all: the tasks and most")
 
 
@@ -215,8 +215,8 @@ def test_a_layer_that_the_framework_runs_in_a_thread() -> None:
 
 
 def test_a_layer_of_a_package_that_the_framework_runs_in_a_thread() -> None:
-    found = in_a_thread(us(351.0))
-    (report,) = found.layers
+    record = in_a_thread(us(351.0))
+    (report,) = record.layers
     packaged = replace(report, layer=replace(report.layer, origin=Origin("Django")))
     assert advised(result(packaged))["thread-hops"].endswith(
         "Django …; it comes from Django, so set a budget that includes the thread, or leave it out"
@@ -240,7 +240,7 @@ def test_a_layer_that_holds_a_stream_back() -> None:
 
 def test_only_the_layer_at_which_the_stream_ends_is_named() -> None:
     outer, holds, inner = row(0, counts=counts()), row(1, "Envelope", counts=counts()), row(2, counts=STREAM)
-    advice = [(one.layer, one.rule) for one in advise(result(outer, holds, inner, endpoint=STREAM))]
+    advice = [(piece.layer, piece.rule) for piece in advise(result(outer, holds, inner, endpoint=STREAM))]
     assert advice == [("Envelope", "buffering")]
 
 
@@ -265,8 +265,8 @@ def test_no_advice_where_nothing_was_held_back(found: Result) -> None:
 
 
 def test_without_a_count_of_what_is_inside_nothing_is_said() -> None:
-    found = Result(request=RequestLine("GET", "/"), status=200, layers=(row(counts=counts()),))
-    assert list(advise(found)) == []
+    record = Result(request=RequestLine("GET", "/"), status=200, layers=(row(counts=counts()),))
+    assert list(advise(record)) == []
 
 
 # ---- per-message ------------------------------------------------------------------------------------------------
@@ -275,8 +275,8 @@ def test_without_a_count_of_what_is_inside_nothing_is_said() -> None:
 def gzip(*, estimate: float = 594.6, sent: int = 102, kinds: Mapping[str, int] | None = None) -> Result:
     """Build the record of a GZipMiddleware with 102 messages."""
     kinds = kinds or {"builtins.bytes": 314, "builtins.list": 214, "builtins.coroutine": 205, "builtins.tuple": 98}
-    found = counts(sent=sent, objects=same(sum(kinds.values()), kinds))
-    return result(row(name="GZip", us=us(estimate), counts=found), endpoint=counts(sent=sent))
+    row_counts = counts(sent=sent, objects=same(sum(kinds.values()), kinds))
+    return result(row(name="GZip", us=us(estimate), counts=row_counts), endpoint=counts(sent=sent))
 
 
 def test_a_layer_whose_objects_come_with_the_messages() -> None:
@@ -369,9 +369,9 @@ def test_a_sync_dependency_that_only_costs_the_thread() -> None:
 
 
 def test_a_sync_dependency_of_a_package() -> None:
-    found = sync_part(us(96.1))
-    assert found.endpoint is not None
-    (report,) = found.endpoint.parts
+    record = sync_part(us(96.1))
+    assert record.endpoint is not None
+    (report,) = record.endpoint.parts
     packaged = replace(report, layer=replace(report.layer, origin=Origin("fastapi-pagination")))
     assert advised(opened(packaged, Observed()))["thread-hops"].endswith(
         "it comes from fastapi-pagination, so set a budget that includes the thread, or leave it out"
@@ -401,8 +401,8 @@ CLIENT = {"httpx.AsyncClient": 1, "httpx.AsyncHTTPTransport": 1, "ssl.SSLContext
 
 def making(kinds: Mapping[str, int], estimate: Estimate | None = None, origin: Origin | None = None) -> LayerReport:
     """Build the record of a layer or part that creates these objects."""
-    found = counts(objects=same(sum(kinds.values()), kinds))
-    return LayerReport(Layer(0, "Verify", "shop.Verify", "middleware", origin=origin), us=estimate, counts=found)
+    row_counts = counts(objects=same(sum(kinds.values()), kinds))
+    return LayerReport(Layer(0, "Verify", "shop.Verify", "middleware", origin=origin), us=estimate, counts=row_counts)
 
 
 def test_a_layer_that_makes_a_client_in_each_request() -> None:
@@ -443,7 +443,7 @@ def test_parts_and_the_rows_without_parts_get_it_too() -> None:
     assert (advice.layer, advice.rule) == ("(endpoint)", "client-per-request")
     assert advice.text.startswith("(endpoint) takes 40.0 µs and makes 1 ssl.SSLContext in each request")
     outside = but(closed, ledger=Ledger(part.counts, counts(), counts(), 21))
-    assert [one.layer for one in advise(outside)] == ["(outside)"]
+    assert [piece.layer for piece in advise(outside)] == ["(outside)"]
 
 
 @pytest.mark.parametrize(
@@ -469,10 +469,10 @@ def test_the_page_says_for_each_type_where_its_library_says_so() -> None:
 
 
 def test_no_advice_on_a_dependency_that_the_test_put_in_place_of_another_one() -> None:
-    found = sync_part(us(96.1))
-    assert found.endpoint is not None
-    stand_ins = Observed(stand_ins=(found.endpoint.parts[0].name,))
-    assert advised(replace(found, endpoint=replace(found.endpoint, observed=stand_ins))) == {}
+    record = sync_part(us(96.1))
+    assert record.endpoint is not None
+    stand_ins = Observed(stand_ins=(record.endpoint.parts[0].name,))
+    assert advised(replace(record, endpoint=replace(record.endpoint, observed=stand_ins))) == {}
 
 
 # ---- validated-again --------------------------------------------------------------------------------------------
@@ -585,13 +585,13 @@ def test_no_advice_where_overrides_cost_little(found: Result) -> None:
 def test_a_layer_has_one_advice_for_each_rule_at_most_outermost_first() -> None:
     slow = {"us": us(5000), "occupation": Occupation(us(180), 4800.0, None)}
     task = counts(sent=3, tasks={COROUTINE: 1}, objects=same(512))
-    found = result(row(0, "A", counts=task, **slow), row(1, "B", counts=task))
-    advice = [(one.layer, one.rule) for one in advise(found)]
+    record = result(row(0, "A", counts=task, **slow), row(1, "B", counts=task))
+    advice = [(piece.layer, piece.rule) for piece in advise(record)]
     assert advice == [("A", "pass-through"), ("A", "waiting"), ("B", "pass-through")]
 
 
 def test_the_record_that_was_written_gives_the_same_advice() -> None:
-    for found in (
+    for record in (
         base_http(objects=same(512)),
         occupied(74.7, wait=1060.7),
         gzip(),
@@ -601,7 +601,7 @@ def test_the_record_that_was_written_gives_the_same_advice() -> None:
         result(making(CLIENT, us(8412))),
         revalidated(100, 0, {ITEM: 100}),
     ):
-        assert list(advise(codec.result(codec.measurement("test_x", found)))) == list(advise(found)) != []
+        assert list(advise(codec.result(codec.measurement("test_x", record)))) == list(advise(record)) != []
 
 
 def test_nothing_measured_nothing_advised() -> None:
@@ -758,16 +758,16 @@ def test_the_rewrite_does_not_answer_twice() -> None:
 
 
 def test_the_rewrite_needs_no_task() -> None:
-    found = measured(shop("ShopAfter"), url="/tell", headers={"x-key": "k"}, settings=COUNTED)
-    assert list(advise(found)) == []
+    after = measured(shop("ShopAfter"), url="/tell", headers={"x-key": "k"}, settings=COUNTED)
+    assert list(advise(after)) == []
     before = measured(shop("ShopBefore"), url="/tell", headers={"x-key": "k"}, settings=COUNTED)
     assert [advice.rule for advice in advise(before)] == ["pass-through"]
 
 
 def test_what_blocks_is_called_in_a_worker_thread() -> None:
     written: list[str] = []
-    found = measured(block("AuditLog")(numbers, written.append), url="/x", settings=COUNTED)
-    threads = found.layer("AuditLog").counts
+    measurement = measured(block("AuditLog")(numbers, written.append), url="/x", settings=COUNTED)
+    threads = measurement.layer("AuditLog").counts
     assert threads is not None
     assert threads.threads.count == 1
     assert set(written) == {"/x"}

@@ -90,11 +90,11 @@ def application() -> FastAPI:
 
 def advice_on(app: Any, url: str = "/", *, inside: bool = True) -> dict[str, str]:
     """Return the lines on clients by row, from a request that is only counted."""
-    found = measured(app, inside=inside, url=url, settings={"timed": False})
+    measurement = measured(app, inside=inside, url=url, settings={"timed": False})
     return {
-        one.layer.rpartition(":")[2]: one.text.partition(" ")[2]
-        for one in advise(found)
-        if one.rule == "client-per-request"
+        advice.layer.rpartition(":")[2]: advice.text.partition(" ")[2]
+        for advice in advise(measurement)
+        if advice.rule == "client-per-request"
     }
 
 
@@ -245,9 +245,9 @@ def observed(content: Any, annotation: Any, *, sync: bool = False) -> Observed:
         async def home() -> Any:
             return content
 
-    found = stack_of(app).observed
-    assert found is not None
-    return found
+    shown = stack_of(app).observed
+    assert shown is not None
+    return shown
 
 
 @pytest.mark.parametrize(
@@ -422,12 +422,12 @@ def advised(pytester: pytest.Pytester, spin_us: int = 0, **schedule: float) -> d
     document: Any = json.loads((pytester.path / "mw.json").read_text(encoding="utf-8"))
     assert misfits(document) == []
     output = " ".join(result.stdout.str().split())
-    every = [advice for one in document["measurements"] for advice in one["advice"]]
+    every = [advice for measurement in document["measurements"] for advice in measurement["advice"]]
     firsts = {(advice["layer"], advice["rule"]): advice["text"] for advice in reversed(every)}
     assert all(f"advice: {text} (" in output for text in firsts.values())
     return {
-        one["nodeid"].partition("::")[2]: {advice["rule"]: advice["text"] for advice in one["advice"]}
-        for one in document["measurements"]
+        measurement["nodeid"].partition("::")[2]: {advice["rule"]: advice["text"] for advice in measurement["advice"]}
+        for measurement in document["measurements"]
     }
 
 
@@ -460,5 +460,5 @@ def test_advice_on_what_fastapi_does_again_and_what_it_costs(pytester: pytest.Py
 def unsure(pytester: pytest.Pytester) -> bool:
     """Return whether the interval of an endpoint in the report of `advised` goes beyond a fifth of its estimate."""
     document: Any = json.loads((pytester.path / "mw.json").read_text(encoding="utf-8"))
-    endpoints = [one["endpoint_us"] for one in document["measurements"]]
+    endpoints = [measurement["endpoint_us"] for measurement in document["measurements"]]
     return any(None in us.values() or us["high"] - us["low"] > 0.4 * us["estimate"] for us in endpoints)

@@ -316,20 +316,20 @@ def called(app: App, loop: LoopName, calls: int = 1) -> list[server.Exchange]:
 def test_a_call_is_the_same_on_every_loop(loop: LoopName) -> None:
     variable: ContextVar[int] = ContextVar("variable", default=0)
     tasks: list[object] = []
-    told: list[str] = []
+    received: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         assert variable.get() == 0
         variable.set(1)
         tasks.append(loops.current().task())
-        told.append((await receive())["type"])
+        received.append((await receive())["type"])
         await respond(send)
-        told.append((await receive())["type"])
+        received.append((await receive())["type"])
 
     exchanges = called(app, loop, calls=3)
     assert [exchange.response().text for exchange in exchanges] == ["ok"] * 3
     assert len(set(map(id, tasks))) == 3
-    assert told == ["http.request", "http.disconnect"] * 3
+    assert received == ["http.request", "http.disconnect"] * 3
 
 
 def test_an_exception_of_the_app_comes_out_as_it_is_on_every_loop(loop: LoopName) -> None:

@@ -33,13 +33,13 @@ def reading(change: str = "nothing", word: str = "same", more: tuple[str, ...] =
 
 
 def test_a_line_says_how_often_each_figure_has_grown(growth: ModuleType) -> None:
-    found = [
+    readings = [
         reading(),
         reading("one task", more=("bytecodes", "calls", "objects", "tasks")),
         reading("one task", "slower", more=("bytecodes", "tasks")),
         reading("one task", others=[["CORSMiddleware", "us", "slower"]]),
     ]
-    assert growth.report(found).tables[0].rows == [
+    assert growth.report(readings).tables[0].rows == [
         ("nothing (as it is)", *"1000000"),
         ("one task (as it is)", "3", "2", "1", "1", "2", "1", "1"),
     ]
@@ -71,7 +71,7 @@ def test_what_misses_a_goal(growth: ModuleType, found: dict[str, Any], met: list
 def test_counts_of_two_runs_show_each_change(growth: ModuleType) -> None:
     with growth.apps():
         before, after = (growth.one_run("work", version, 50) for version in (0, 1))
-    found = {one["change"]: one for one in growth.compared(before, after, "work", "as it is")}
-    assert "bytecodes" in found["one attribute access"]["more"]
-    assert "bytecodes" not in found["nothing"]["more"]
-    assert not [other for other in found["nothing"]["others"] if other[1] == "bytecodes"]
+    by_change = {reading["change"]: reading for reading in growth.compared(before, after, "work", "as it is")}
+    assert "bytecodes" in by_change["one attribute access"]["more"]
+    assert "bytecodes" not in by_change["nothing"]["more"]
+    assert not [other for other in by_change["nothing"]["others"] if other[1] == "bytecodes"]

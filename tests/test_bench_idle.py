@@ -149,10 +149,10 @@ def test_every_pair_of_instructions_must_be_within_the_share(idle: ModuleType, m
     counted = [
         {"suite": "collect 1 test", "instructions": {"with": number, "without": 1_000}} for number in (1_004, most)
     ]
-    found = idle.report([*made("collect 1 test", 1.0), *counted])
-    goal = next(goal for goal in found.goals if "instructions" in goal.goal)
+    report = idle.report([*made("collect 1 test", 1.0), *counted])
+    goal = next(goal for goal in report.goals if "instructions" in goal.goal)
     assert goal.met is met
-    assert "+0.40 to" in str(found)
+    assert "+0.40 to" in str(report)
 
 
 def test_without_cachegrind_there_are_no_instructions(idle: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

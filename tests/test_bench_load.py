@@ -35,8 +35,8 @@ def pairs(without_us: float, with_us: float) -> list[dict[str, Any]]:
     def burst(us: float) -> dict[str, Any]:
         return {"us": us, "cpu_us": us / 2, "collecting_us": us / 10, "waited": 0.01}
 
-    one = {"kind": "pair", **KEY, "without": burst(without_us), "with": burst(with_us), "gauge_ns": 1000}
-    return [one] * 8 + [
+    pair = {"kind": "pair", **KEY, "without": burst(without_us), "with": burst(with_us), "gauge_ns": 1000}
+    return [pair] * 8 + [
         {"kind": "ours", "layer": "CORS", "loop": "asyncio", "us": None, "suspensions": 0, "turn_us": 3}
     ]
 
@@ -52,9 +52,9 @@ def stated(*shares: float) -> list[dict[str, Any]]:
 def test_the_goal_compares_shares_with_the_measured_drop(
     load: ModuleType, shares: tuple[float, float], met: bool
 ) -> None:
-    found = load.report([*pairs(200.0, 250.0), *stated(*shares)])
-    assert [goal.met for goal in found.goals] == [met]
-    (row,) = found.tables[0].rows
+    report = load.report([*pairs(200.0, 250.0), *stated(*shares)])
+    assert [goal.met for goal in report.goals] == [met]
+    (row,) = report.tables[0].rows
     assert row[:6] == ["CORS", "asyncio", "100", "8", "5000", "20.0%"]
     assert row[7] == f"{sum(shares) / 2:.1%}"
 
@@ -62,8 +62,8 @@ def test_the_goal_compares_shares_with_the_measured_drop(
 def test_the_story_and_the_shares_of_the_published_cases(load: ModuleType) -> None:
     names = {"CORS, auth B": 3000.0, "CORS, auth A": 6000.0, "hello": 6000.0, "1 B": 3000.0}
     readings = [{"kind": "case", "case": name, **WHOLE, "rps": rps} for name, rps in names.items()]
-    cases, told = load.report(readings).tables
-    assert told.rows[-1][:3] == ["after over before", "1.74", "2.00"]
+    cases, story = load.report(readings).tables
+    assert story.rows[-1][:3] == ["after over before", "1.74", "2.00"]
     assert next(row for row in cases.rows if row[0] == "1 B")[-2:] == ["44%", "50%"]
 
 
@@ -82,13 +82,13 @@ def test_every_part_has_its_readings(load: ModuleType, monkeypatch: pytest.Monke
     monkeypatch.setattr(load.server, "of_process", lambda plan, *_: [])
     monkeypatch.setattr(load.shutil, "which", lambda name: name)
     readings = load.measure(quick=True)
-    assert [(one["kind"], one.get("generator")) for one in readings] == [
+    assert [(reading["kind"], reading.get("generator")) for reading in readings] == [
         ("load", "wrk"),
         ("load", "ab"),
         ("case", None),
     ]
-    assert all(one["rps"] > 0 for one in readings)
-    assert [one["kind"] for one in load.measure(quick=True, part=3)] == ["case"]
+    assert all(reading["rps"] > 0 for reading in readings)
+    assert [reading["kind"] for reading in load.measure(quick=True, part=3)] == ["case"]
 
 
 def test_with_append_the_readings_of_the_file_are_kept(
@@ -98,6 +98,6 @@ def test_with_append_the_readings_of_the_file_are_kept(
     for share in (0.19, 0.21):
         monkeypatch.setattr("sys.argv", ["load.py", "--json", str(path), "--append"])
         load.main("load.py", "About.", lambda quick, share=share: [*pairs(200.0, 250.0), *stated(share)], load.report)
-    found = importlib.import_module("stored").loads(path.read_text(encoding="utf-8"))["readings"]
-    assert [one["share"][0] for one in found if one["kind"] == "load"] == [0.19, 0.21]
+    readings = importlib.import_module("stored").loads(path.read_text(encoding="utf-8"))["readings"]
+    assert [reading["share"][0] for reading in readings if reading["kind"] == "load"] == [0.19, 0.21]
     assert "reached" in capsys.readouterr().out

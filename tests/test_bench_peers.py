@@ -92,10 +92,10 @@ def test_cuts_are_subtracted_from_each_other(peers: ModuleType, tmp_path: Path) 
 
 
 def test_pytest_runs_in_a_fresh_process(peers: ModuleType) -> None:
-    found = peers.fresh_process(peers.__file__, kind="ladder", way=peers.BENCHMARK, seconds=0.01)
-    assert list(found["us"]) == list(peers.NAMES)
-    assert found["truth_us"] == {}
-    assert found["added_us"] is None
+    reading = peers.fresh_process(peers.__file__, kind="ladder", way=peers.BENCHMARK, seconds=0.01)
+    assert list(reading["us"]) == list(peers.NAMES)
+    assert reading["truth_us"] == {}
+    assert reading["added_us"] is None
 
 
 def test_the_truth_is_told_of_every_layer(peers: ModuleType) -> None:
@@ -112,9 +112,9 @@ def test_our_verdicts_are_those_of_the_layers(peers: ModuleType, monkeypatch: py
         return dict.fromkeys(peers.NAMES, 1e6)
 
     monkeypatch.setattr(peers, "truth_us", generous)
-    found = peers.verdicts(1.0)
-    assert list(found["verdicts"]) == list(peers.NAMES)
-    assert set(found["seconds"]) <= set(peers.NAMES)
+    reading = peers.verdicts(1.0)
+    assert list(reading["verdicts"]) == list(peers.NAMES)
+    assert set(reading["seconds"]) <= set(peers.NAMES)
 
 
 def test_lines_are_those_of_code(peers: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def made(peers: ModuleType, kind: str, way: str, us: float = 10.0, seconds: floa
 def runs(peers: ModuleType, way: str, *us: float, share: float = 1.0) -> list[dict[str, Any]]:
     """Make runs of a way with these figures."""
     kind = "run" if share == 1.0 else "ladder"
-    return [{"kind": kind, "way": way, "share": share, **made(peers, kind, way, one, 3.0 * share)} for one in us]
+    return [{"kind": kind, "way": way, "share": share, **made(peers, kind, way, figure, 3.0 * share)} for figure in us]
 
 
 def gates(peers: ModuleType, seconds: float) -> list[dict[str, Any]]:

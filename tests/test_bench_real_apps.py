@@ -72,12 +72,12 @@ def test_an_application_is_measured_in_its_environment(
     application = real_apps.Application(
         "shop", ("pytest",), "shop:create_app('health', 'private')", {"shop.py": APP}, {"PYTHONPATH": root}
     )
-    found = real_apps.reading(application, quick=True)
-    assert [one["url"] for one in found["measure"]["requests"]] == ["/health", "/api/health"]
-    assert found["measure"]["left_out"][0][0] == "/private"
-    assert found["pytest"]["outcomes"] == ["2 passed", "1 skipped"]
-    assert real_apps.same(found)
-    json.dumps(real_apps.report([found]).tables[0].rows)
+    reading = real_apps.reading(application, quick=True)
+    assert [request["url"] for request in reading["measure"]["requests"]] == ["/health", "/api/health"]
+    assert reading["measure"]["left_out"][0][0] == "/private"
+    assert reading["pytest"]["outcomes"] == ["2 passed", "1 skipped"]
+    assert real_apps.same(reading)
+    json.dumps(real_apps.report([reading]).tables[0].rows)
 
 
 def test_what_runs_afterwards_is_a_program(real_apps: ModuleType) -> None:

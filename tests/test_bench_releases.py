@@ -49,10 +49,10 @@ def test_a_release_at_which_counts_change_is_named(releases: ModuleType) -> None
 
 def test_an_uncounted_release_misses_the_goal(releases: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(releases, "RELEASES", ("1.0", "1.1"))
-    found = [reading("1.0"), reading("1.1")]
-    assert releases.report(found).goals[0].met
-    found[1]["rows"]["(total)"] = counts(bytecodes=None)
-    assert not releases.report(found).goals[0].met
+    readings = [reading("1.0"), reading("1.1")]
+    assert releases.report(readings).goals[0].met
+    readings[1]["rows"]["(total)"] = counts(bytecodes=None)
+    assert not releases.report(readings).goals[0].met
 
 
 def test_a_row_that_a_release_does_not_have_is_a_dash(releases: ModuleType) -> None:
@@ -63,10 +63,10 @@ def test_a_row_that_a_release_does_not_have_is_a_dash(releases: ModuleType) -> N
 
 
 def test_a_release_is_measured_in_its_environment(releases: ModuleType) -> None:
-    found = releases.reading(Path(sys.executable), "installed", quick=True)
-    assert next(iter(found["rows"])) == "(outside)"
-    assert {"CORSMiddleware", "GZipMiddleware", "SessionMiddleware", "(total)"} <= set(found["rows"])
-    json.dumps(releases.report([found, found]).tables[0].rows)
+    reading = releases.reading(Path(sys.executable), "installed", quick=True)
+    assert next(iter(reading["rows"])) == "(outside)"
+    assert {"CORSMiddleware", "GZipMiddleware", "SessionMiddleware", "(total)"} <= set(reading["rows"])
+    json.dumps(releases.report([reading, reading]).tables[0].rows)
 
 
 def test_the_picture_of_the_docs_is_of_the_results(releases: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

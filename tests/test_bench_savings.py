@@ -23,16 +23,16 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def made(bench: ModuleType, us: float = 10.05) -> list[dict[str, Any]]:
     """Make two readings of each kind, whose truth is 10 µs."""
     known = {"why": None, "row_us": 8.0, "truth_low": 9.9, "truth_us": 10.0, "truth_high": 10.1}
-    found = {"low": us - 0.3, "us": us, "high": us + 0.3}
-    return [{"process": number, "kind": kind} | known | found for number in range(2) for kind in bench.KINDS]
+    interval = {"low": us - 0.3, "us": us, "high": us + 0.3}
+    return [{"process": number, "kind": kind} | known | interval for number in range(2) for kind in bench.KINDS]
 
 
 def test_every_layer_is_read_and_rebuilt(bench: ModuleType) -> None:
     readings = bench.worker(number=0, max_time_s=3.0, share=0.2)
-    assert {one["kind"] for one in readings} == set(bench.KINDS)
+    assert {reading["kind"] for reading in readings} == set(bench.KINDS)
     # On a busy machine some layers have a reason in place of a figure.
     text = str(bench.report(readings))
-    assert all(one["kind"] in text or one["why"] in text for one in readings)
+    assert all(reading["kind"] in text or reading["why"] in text for reading in readings)
 
 
 def test_the_goals(bench: ModuleType) -> None:

@@ -95,8 +95,8 @@ def test_every_setting_has_its_pairs_and_ours(server: ModuleType, monkeypatch: p
     monkeypatch.setattr(server, "fresh_process", own_worker)
     monkeypatch.setattr(server, "served", nobody)
     readings = server.measure(quick=True)
-    found = [(reading["generator"], reading["concurrency"]) for reading in readings if reading["kind"] == "pair"]
-    assert found == [("wrk", 1), ("wrk", 1000), ("ab", 1), ("ab", 1000)]
+    pairs = [(reading["generator"], reading["concurrency"]) for reading in readings if reading["kind"] == "pair"]
+    assert pairs == [("wrk", 1), ("wrk", 1000), ("ab", 1), ("ab", 1000)]
     assert [reading["layer"] for reading in readings if reading["kind"] == "ours"] == ["CORS"]
     assert str(server.report(readings))
 
@@ -128,20 +128,20 @@ def test_what_a_burst_took_is_told_per_request(server: ModuleType, monkeypatch: 
     spent = iter([server.Spent(0, 0, 0), server.Spent(300_000_000, 4_000_000, 60_000_000)])
     monkeypatch.setattr(server.Served, "spent", lambda self: next(spent))
     monkeypatch.setattr(server, "burst", lambda *_: server.Burst(2500.0, 1000))
-    found = server.observed(server.Served(1, (1, 2)), 0, "ab", 1, 1000, None)
-    assert found == {"us": 400.0, "cpu_us": 300.0, "collecting_us": 60.0, "waited": 0.01}
+    per_request = server.observed(server.Served(1, (1, 2)), 0, "ab", 1, 1000, None)
+    assert per_request == {"us": 400.0, "cpu_us": 300.0, "collecting_us": 60.0, "waited": 0.01}
 
 
 def test_a_served_app_answers_at_both_ports_until_the_block_ends(server: ModuleType) -> None:
     with (
-        server.served(server.__file__, role="serve", layer="GZip", loop="asyncio", core=None) as found,
+        server.served(server.__file__, role="serve", layer="GZip", loop="asyncio", core=None) as served,
         httpx.Client(trust_env=False, headers=server.headers()) as client,
     ):
-        answers = [client.get(f"http://127.0.0.1:{port}/") for port in found.ports]
-        told = [found.spent().collecting_ns, found.spent().collecting_ns]
+        answers = [client.get(f"http://127.0.0.1:{port}/") for port in served.ports]
+        collecting_ns = [served.spent().collecting_ns, served.spent().collecting_ns]
     assert [answer.json() for answer in answers] == [{"message": "Hello World"}] * 2
     assert ["content-encoding" in answer.headers for answer in answers] == [False, True]
-    assert 0 <= told[0] <= told[1]
+    assert 0 <= collecting_ns[0] <= collecting_ns[1]
 
 
 def test_the_time_of_garbage_collection_is_kept(server: ModuleType) -> None:

@@ -58,15 +58,15 @@ def test_a_layer_is_left_out_in_place_and_put_back(verdicts: ModuleType) -> None
     stack = verdicts.Stack(random.Random(1))
 
     def chain() -> list[Any]:
-        found = [stack.root]
-        while found[-1] is not verdicts.endpoint:
-            found.append(found[-1].app)
-        return found
+        apps = [stack.root]
+        while apps[-1] is not verdicts.endpoint:
+            apps.append(apps[-1].app)
+        return apps
 
     whole = chain()
     assert whole == [stack.root, *stack.layers.values(), verdicts.endpoint]
     stack.link("Work", "PassThrough")
-    assert chain() == [one for one in whole if one not in (stack.layers["Work"], stack.layers["PassThrough"])]
+    assert chain() == [app for app in whole if app not in (stack.layers["Work"], stack.layers["PassThrough"])]
     stack.link()
     assert chain() == whole
 
@@ -82,8 +82,8 @@ def test_the_truth_is_that_of_the_best_speed(verdicts: ModuleType) -> None:
                 block.add(cost_ns * (1.6 if slow else 1.0) + number % 7, 1600.0 if slow else 1000.0)
         truth.pairs["Work"].append(blocks)
     assert truth.quickest_ns() == 1000.0
-    found = truth.us("Work")
-    assert found.low == found.estimate == found.high == 20.0
+    estimate = truth.us("Work")
+    assert estimate.low == estimate.estimate == estimate.high == 20.0
 
 
 def test_a_small_process_judges_every_layer(verdicts: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,33 +143,33 @@ def test_a_fail_counts_where_the_run_could_have_ended(verdicts: ModuleType, last
         verdicts.Look(1.2, False, {"Work": "pass"}),
         verdicts.Look(1.4, True, {"Work": "pass"}),
     ]
-    found = verdicts.verdict_of("Work", SimpleNamespace(layer=lambda name: layer), looks)
-    assert found["failed_once"] is (last and before == "fail")
-    assert (found["verdict"], found["stood_s"]) == ("pass", 1.2)
+    reading = verdicts.verdict_of("Work", SimpleNamespace(layer=lambda name: layer), looks)
+    assert reading["failed_once"] is (last and before == "fail")
+    assert (reading["verdict"], reading["stood_s"]) == ("pass", 1.2)
 
 
 @pytest.mark.parametrize("taken_back", [True, False])
 def test_a_fail_that_the_second_witness_contradicts_is_no_false_fail(verdicts: ModuleType, taken_back: bool) -> None:
-    said = "by its row the layer takes 25.0 µs (24.0 to 26.0), but … use a budget of counts [contradicted]"
-    judged = SimpleNamespace(bound=21.0, verdict="undecided", reason=said)
+    reason = "by its row the layer takes 25.0 µs (24.0 to 26.0), but … use a budget of counts [contradicted]"
+    judged = SimpleNamespace(bound=21.0, verdict="undecided", reason=reason)
     if not taken_back:
         judged = SimpleNamespace(bound=21.0, verdict="fail", reason=None)
     layer = SimpleNamespace(judged={"us": judged}, us=None)
     looks = [verdicts.Look(seconds, True, {"Work": "fail"}) for seconds in (1.0, 1.1, 1.2)]
-    found = verdicts.verdict_of("Work", SimpleNamespace(layer=lambda name: layer), looks)
-    assert found["failed_once"] is not taken_back
-    assert found["verdict"] == judged.verdict
+    reading = verdicts.verdict_of("Work", SimpleNamespace(layer=lambda name: layer), looks)
+    assert reading["failed_once"] is not taken_back
+    assert reading["verdict"] == judged.verdict
     if taken_back:
-        assert found["reason"] == "the row and what leaving the layer out saves disagree"
+        assert reading["reason"] == "the row and what leaving the layer out saves disagree"
 
 
 def test_reasons_are_kept_without_their_numbers(verdicts: ModuleType) -> None:
-    said = "the interval 18.00 to 22.00 µs holds the budget of 20 µs"
-    judged = SimpleNamespace(bound=20.0, verdict="undecided", reason=said)
+    reason = "the interval 18.00 to 22.00 µs holds the budget of 20 µs"
+    judged = SimpleNamespace(bound=20.0, verdict="undecided", reason=reason)
     layer = SimpleNamespace(judged={"us": judged}, us=None)
     looks = [verdicts.Look(1.0, True, {"Work": "undecided"})]
-    found = verdicts.verdict_of("Work", SimpleNamespace(layer=lambda name: layer), looks)
-    assert found["reason"] == "the interval holds the budget"
+    reading = verdicts.verdict_of("Work", SimpleNamespace(layer=lambda name: layer), looks)
+    assert reading["reason"] == "the interval holds the budget"
 
 
 def test_too_few_verdicts_reach_no_goal(verdicts: ModuleType) -> None:

@@ -44,7 +44,7 @@ def stored(rng: random.Random, condition: str = "as it is", noise: float = 0.01)
 def one_run(**more: Any) -> dict[str, Any]:
     """A run of the app with six layers, in which nothing was found unless said otherwise."""
     layers = ("Work", "WithAttribute", "WithCall", "Longer1", "Longer5", "Longer20")
-    found: dict[str, Any] = {
+    run: dict[str, Any] = {
         "kind": "run",
         "condition": "as it is",
         "app": "work",
@@ -57,7 +57,7 @@ def one_run(**more: Any) -> dict[str, Any]:
         "undecided": [],
         "counts": {layer: {} for layer in layers},
     }
-    return found | more
+    return run | more
 
 
 def test_every_change_is_only_in_the_second_version(versus: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,8 +86,8 @@ def test_runs_and_processes_are_made(versus: ModuleType, monkeypatch: pytest.Mon
     monkeypatch.setattr(versus, "TIME_S", 0.2)
     monkeypatch.setattr(versus, "CONDITIONS", {"as it is": ()})
     readings = versus.measure(quick=False, runs=1, processes=2, seconds=20)
-    assert [one["kind"] for one in readings] == ["run", "run", "process", "process"]
-    assert [one["app"] for one in readings[:2]] == ["work", "task"]
+    assert [reading["kind"] for reading in readings] == ["run", "run", "process", "process"]
+    assert [reading["app"] for reading in readings[:2]] == ["work", "task"]
     assert set(readings[2]["rows"]) >= {"Work", "CORSMiddleware", "(endpoint)"}
     assert readings[2]["reference_ns"] > 0
     assert "20 % (as it is)" in str(versus.report(readings))
@@ -97,8 +97,8 @@ def test_drawn_runs_find_what_was_added_and_nothing_else(versus: ModuleType) -> 
     rng = random.Random(1)
     processes = [stored(rng) for _ in range(60)]
     assert versus.drawn(processes, 1.0, 20)["fail"] == 0
-    found = versus.drawn(processes, 1.05, 20)
-    assert found["layer slower"] == found["layer fails"] == 20
+    counts = versus.drawn(processes, 1.05, 20)
+    assert counts["layer slower"] == counts["layer fails"] == 20
 
 
 def test_a_drawn_run_has_as_many_pairs_as_fit(versus: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -339,8 +339,8 @@ def test_names_break_between_their_words_and_seven_routes_fit_a_screen(
     page: Opener, tmp_path: Path, size: tuple[int, int]
 ) -> None:
     names = ("PrometheusInstrumentatorMiddleware", "ExceptionTelemetryMiddleware")
-    one = result(*(layer(name, 5.0) for name in names))
-    routes = [replace(one, request=RequestLine("GET", f"/orders/{i}")) for i in range(7)]
+    route = result(*(layer(name, 5.0) for name in names))
+    routes = [replace(route, request=RequestLine("GET", f"/orders/{i}")) for i in range(7)]
     path = tmp_path / "matrix.html"
     path.write_text(render(one_run(*routes, nodeid="test_it")), encoding="utf-8")
     opened = page(path, size=size)
@@ -360,7 +360,7 @@ def test_names_break_between_their_words_and_seven_routes_fit_a_screen(
 def compared(tmp_path: Path) -> Path:
     """A report of a run that was compared with another one, with a history of three runs."""
     before, after = (result(layer("Auth", us), layer("Cors", 8.0)) for us in (50.0, 90.0))
-    runs = [history_run(RUN, [("test_it", found)]) for found in (before, before, after)]
+    runs = [history_run(RUN, [("test_it", measured)]) for measured in (before, before, after)]
     changed = replace(after, changes=changes(figures_of(before), figures_of(after), Comparable()))
     since = Since("main", grown=("Auth grew",), differences=("starlette 1 → 2",))
     path = tmp_path / "compared.html"

@@ -114,20 +114,20 @@ def names(browser: Browser, selector: str = ".frame") -> list[str]:
 
 def width(browser: Browser, name: str) -> float:
     """Return the width of the first frame of this name, as a share of the graph's width."""
-    found = browser.run(
+    share = browser.run(
         "const graph = document.getElementById('graph');"
         "const frame = [...graph.children].find((one) => one.dataset.name === arguments[0]);"
         "return frame.getBoundingClientRect().width / graph.getBoundingClientRect().width",
         name,
     )
-    return float(found)
+    return float(share)
 
 
 def click(browser: Browser, name: str, part: str = "") -> None:
     """Click the only frame of this name, or a part of it."""
-    found = browser.one(f'.frame[data-name="{name}"] {part}'.strip())
-    browser.run("arguments[0].scrollIntoView({ block: 'center' })", found)
-    found.click()
+    frame = browser.one(f'.frame[data-name="{name}"] {part}'.strip())
+    browser.run("arguments[0].scrollIntoView({ block: 'center' })", frame)
+    frame.click()
 
 
 def search(browser: Browser, text: str) -> str:
@@ -289,16 +289,16 @@ def test_hovering_tells_what_a_frame_takes(opened: Open) -> None:
     browser.hover(browser.one('[data-name="check_key"]'))
     assert browser.texts("#about .what") == ["check_key"]
     assert browser.texts("#about .quiet")[0] == "shop/check_key.py:7"
-    told = dict(zip(browser.texts("#about dt"), browser.texts("#about dd"), strict=True))
-    assert told == {
+    figures = dict(zip(browser.texts("#about dt"), browser.texts("#about dd"), strict=True))
+    assert figures == {
         "with callees": "10.0 µs",
         "itself": "10.0 µs",
         "of the request": "5.0 %",
         "of Auth": "8.3 %",
     }
     browser.hover(browser.one(".frame.block.suspect"))
-    told = dict(zip(browser.texts("#about dt"), browser.texts("#about dd"), strict=True))
-    assert told == {"with callees": "180.0 µs", "without the layers inside": "120.0 µs", "of the request": "90.0 %"}
+    figures = dict(zip(browser.texts("#about dt"), browser.texts("#about dd"), strict=True))
+    assert figures == {"with callees": "180.0 µs", "without the layers inside": "120.0 µs", "of the request": "90.0 %"}
 
 
 def test_the_legend_tells_the_layers_and_zooms_to_them(opened: Open) -> None:
@@ -434,7 +434,7 @@ def test_the_table_shows_one_layer_or_all(opened: Open) -> None:
 
 def test_the_table_has_twenty_functions_at_most(opened: Open) -> None:
     many = [node(f"f{i}", i + 1) for i in range(30)]
-    total = sum(one["us"] for one in many)
+    total = sum(frame["us"] for frame in many)
     root = node("GET /", total, block("Wide", 0, total, *many), kind="root")
     layers = [{"index": 0, "name": "Wide", "us": 200.0, "budget_us": None, "suspect": False}]
     browser = opened(profile(root=root, layers=layers))

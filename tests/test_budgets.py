@@ -100,8 +100,8 @@ def test_anything_else_is_no_count(value: object) -> None:
     ],
 )
 def test_a_size_has_a_unit_or_is_in_bytes(value: object, expected: int) -> None:
-    found = size(value, "bytes")
-    assert (found, type(found)) == (expected, int)
+    number = size(value, "bytes")
+    assert (number, type(number)) == (expected, int)
 
 
 @pytest.mark.parametrize("value", ["16 KiBs", "KiB", "-1 KiB", "1,5 KiB", "1e3", "1 2 KiB", "much", "", "16 Kibit"])
@@ -198,29 +198,29 @@ def test_a_name_applies_to_every_layer_it_matches(name: str, indexes: set[int]) 
 def test_the_more_exact_name_wins_in_any_order(reverse: bool, quantity: Quantity) -> None:
     names: dict[str, Bounds] = {"Noop": {quantity: 1}, "shop.asgi:Noop": {quantity: 2}, "Noop#2": {quantity: 3}}
     ordered = {name: names[name] for name in sorted(names, reverse=reverse)}
-    found = assign(Budgets(default={quantity: 50}, layers=ordered), STACK)
-    assert found == {0: {quantity: 2}, 1: {quantity: 50}, 3: {quantity: 3}, 4: {quantity: 50}}
+    bounds = assign(Budgets(default={quantity: 50}, layers=ordered), STACK)
+    assert bounds == {0: {quantity: 2}, 1: {quantity: 50}, 3: {quantity: 3}, 4: {quantity: 50}}
 
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_the_more_exact_name_wins_for_its_quantities_only(reverse: bool) -> None:
     names: dict[str, Bounds] = {"Noop": {"us": 1, "tasks": 1, "bytes": 1}, "Noop#2": {"tasks": 3}}
     ordered = {name: names[name] for name in sorted(names, reverse=reverse)}
-    found = assign(Budgets(layers=ordered), STACK)
-    assert found == {0: {"us": 1, "tasks": 1, "bytes": 1}, 3: {"us": 1, "tasks": 3, "bytes": 1}}
+    bounds = assign(Budgets(layers=ordered), STACK)
+    assert bounds == {0: {"us": 1, "tasks": 1, "bytes": 1}, 3: {"us": 1, "tasks": 3, "bytes": 1}}
 
 
 def test_a_named_layer_keeps_the_defaults_of_the_quantities_that_its_name_does_not_mention() -> None:
-    found = assign(Budgets(default={"us": 50, "tasks": 0}, layers={"GZipMiddleware": {"tasks": 2, "bytes": 9}}), STACK)
-    assert found[1] == {"us": 50, "tasks": 2, "bytes": 9}
-    assert found[0] == {"us": 50, "tasks": 0}
-    assert 2 not in found
+    bounds = assign(Budgets(default={"us": 50, "tasks": 0}, layers={"GZipMiddleware": {"tasks": 2, "bytes": 9}}), STACK)
+    assert bounds[1] == {"us": 50, "tasks": 2, "bytes": 9}
+    assert bounds[0] == {"us": 50, "tasks": 0}
+    assert 2 not in bounds
 
 
 def test_no_layer_shares_its_bounds_with_another() -> None:
     default: dict[Quantity, float] = {"us": 50}
-    found = assign(Budgets(default=default, layers={"Noop#1": {"tasks": 0}}), STACK)
-    assert found[3] == default == {"us": 50}
+    bounds = assign(Budgets(default=default, layers={"Noop#1": {"tasks": 0}}), STACK)
+    assert bounds[3] == default == {"us": 50}
 
 
 @pytest.mark.parametrize(
@@ -243,15 +243,15 @@ def test_a_layer_is_named_for_the_quantities_that_stand_by_a_name_of_its(
 
 def test_none_takes_the_default_of_a_quantity_away_from_a_named_layer() -> None:
     budgets = Budgets({"us": 50, "tasks": 0}, {"GZipMiddleware": {"us": None}, "Noop": {"us": None, "tasks": None}})
-    found = assign(budgets, STACK)
-    assert found[1] == {"tasks": 0}
-    assert not {layer.index for layer in STACK if "Noop" in layer.aliases}.intersection(found)
+    bounds = assign(budgets, STACK)
+    assert bounds[1] == {"tasks": 0}
+    assert not {layer.index for layer in STACK if "Noop" in layer.aliases}.intersection(bounds)
     assert not named(budgets, STACK[1], "us")
 
 
 def test_the_more_exact_name_takes_away_what_the_less_exact_one_gives() -> None:
-    found = assign(Budgets(layers={"Noop#1": {"us": None}, "Noop": {"us": 80}}), STACK)
-    assert list(found.values()) == [{"us": 80}]
+    bounds = assign(Budgets(layers={"Noop#1": {"us": None}, "Noop": {"us": 80}}), STACK)
+    assert list(bounds.values()) == [{"us": 80}]
 
 
 def test_a_name_that_only_takes_away_need_not_match() -> None:

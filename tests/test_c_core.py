@@ -338,8 +338,8 @@ def test_objects_made_in_a_thread_are_remembered_for_their_owner() -> None:
         core.period(7)
         joined(core.lent(2, lambda: kept.append(Own())), lambda: kept.append(Own()))
         core.period(-1)
-        found = core.born(kept)
-    assert sorted(found.values()) == [(7, 2, Own), (7, 4, Own)]
+        births = core.born(kept)
+    assert sorted(births.values()) == [(7, 2, Own), (7, 4, Own)]
 
 
 def test_a_thread_may_end_a_run_and_begin_another_within_lent_work() -> None:
@@ -518,7 +518,7 @@ def test_discounting_an_object_out_of_a_free_list_takes_no_allocation_off() -> N
     emptying = [tuple(range(17)) for _ in range(3000)]
     with opened():
         # Not charged, because id() creates a tuple if the process has an audit hook.
-        note = core.aside(lambda _, one: addresses.append(id(one)))
+        note = core.aside(lambda _, made: addresses.append(id(made)))
         core.run(0, function, note, core.aside(core.discount))
         spent = Spent()
     assert addresses[0] == addresses[1]
@@ -620,7 +620,7 @@ def test_objects_that_are_found_again_and_while_others_are_remembered_are_told_o
     with opened():
         core.period(7)
         made = core.run(0, lambda: [Own() for _ in range(9 * NUMBER)])
-        assert core.born(made * 2) == {id(one): (7, 0, Own) for one in made}
+        assert core.born(made * 2) == {id(own): (7, 0, Own) for own in made}
 
 
 def test_a_period_is_a_number_of_reasonable_size() -> None:
@@ -646,8 +646,8 @@ def test_classes_that_come_and_go_are_counted_apart() -> None:
                 core.run(0, one, index)
                 gc.collect()
             made = Spent().types[0]
-            found = {kind.__name__: number for kind, number in made.items() if kind.__name__.startswith("Kind")}
-            assert found == {f"Kind{index}": index + 1 for index in indices}
+            numbers = {kind.__name__: number for kind, number in made.items() if kind.__name__.startswith("Kind")}
+            assert numbers == {f"Kind{index}": index + 1 for index in indices}
 
 
 @counts_objects
@@ -808,9 +808,9 @@ def test_counting_runs_and_tracemalloc_in_any_order_leave_both_at_work() -> None
 @pytest.mark.parametrize("domain", [1, 2])
 def test_a_tool_that_puts_our_allocator_back_after_the_counting_run_is_survived(domain: int) -> None:
     def allocator() -> Any:
-        found = (ctypes.c_void_p * 5)()
-        ctypes.pythonapi.PyMem_GetAllocator(domain, found)
-        return found
+        pointers = (ctypes.c_void_p * 5)()
+        ctypes.pythonapi.PyMem_GetAllocator(domain, pointers)
+        return pointers
 
     before = allocator()
     core.start(1)
@@ -960,10 +960,10 @@ def test_a_tracer_that_puts_back_what_it_found_after_the_counting_run_loses_nobo
 ) -> None:
     one.install()
     core.start(1)
-    found = tracer()
+    ours = tracer()
     two.install(forwarding=forwarding)
     assert core.stop() == (not forwarding, False)
-    set_tracer(found)
+    set_tracer(ours)
     assert one.works()
     for _ in range(3):
         assert core.start(1) is True

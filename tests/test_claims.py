@@ -27,16 +27,16 @@ def test_another_process_gets_what_is_not_taken(tmp_path: Path) -> None:
 
 def claimed(folder: Path, keys: list[str]) -> list[str]:
     own = Claims(folder)
-    found = [key for key in keys if own.claim(key)]
-    own.add(Sums(0.25, 0.0, len(found), 1))
-    return found
+    granted = [key for key in keys if own.claim(key)]
+    own.add(Sums(0.25, 0.0, len(granted), 1))
+    return granted
 
 
 def test_processes_at_the_same_time_share_the_claims_among_themselves(tmp_path: Path) -> None:
     keys = [f"GET /{i}" for i in range(300)]
     with multiprocessing.get_context("spawn").Pool(3, maxtasksperchild=1) as pool:
-        found = pool.starmap(claimed, [(tmp_path, keys)] * 3)
-    assert sorted(key for part in found for key in part) == sorted(keys)
+        parts = pool.starmap(claimed, [(tmp_path, keys)] * 3)
+    assert sorted(key for part in parts for key in part) == sorted(keys)
     sums = Claims(tmp_path).sums()
     assert (sums.requests, sums.tests, sums.seconds) == (300, 3, 0.75)
 

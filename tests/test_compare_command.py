@@ -94,7 +94,7 @@ def test_the_markdown_has_what_grew_and_the_requests_that_changed(files: tuple[s
 
 
 def test_the_markdown_fits_into_a_comment_and_says_what_it_left_out() -> None:
-    before, after = (merged({"a": stored(*((f"t{n}", one) for n in range(400)))}) for one in (BEFORE, AFTER))
+    before, after = (merged({"a": stored(*((f"t{n}", side) for n in range(400)))}) for side in (BEFORE, AFTER))
     text = gfm.render(for_page(compare(before, after), Since("a")), 20_000, left_out)
     assert 15_000 < len(text.encode()) <= 20_000
     assert "more sections are left out: there is no room here." in text

@@ -83,9 +83,9 @@ def changed(before: Result, after: Result, limits: Comparable | None = None) -> 
 def change(
     before: Result, after: Result, row: str = "Auth", quantity: str = "us", limits: Comparable | None = None
 ) -> Change:
-    found = changed(before, after, limits)
-    (one,) = [one for one in found if (one.row, one.quantity) == (row, quantity)]
-    return one
+    all_changes = changed(before, after, limits)
+    (wanted,) = [change for change in all_changes if (change.row, change.quantity) == (row, quantity)]
+    return wanted
 
 
 def word(before: float | Estimate, after: float | Estimate, **said: Any) -> str:
@@ -110,12 +110,12 @@ def test_the_interval_contains_what_two_processes_differ_by():
 
 
 def test_the_change_has_both_figures_and_an_interval_round_the_difference():
-    found = change(result(layer("Auth", 100.0)), result(layer("Auth", 130.0)))
-    assert (found.before, found.after) == (about(100.0), about(130.0))
-    assert found.change is not None
-    assert found.change.estimate == pytest.approx(30.0)
-    assert found.change.low == pytest.approx(30.0 - (2.0**2 + 2.6**2) ** 0.5 - 0.08 * 130)
-    assert found.share == pytest.approx(0.3)
+    auth = change(result(layer("Auth", 100.0)), result(layer("Auth", 130.0)))
+    assert (auth.before, auth.after) == (about(100.0), about(130.0))
+    assert auth.change is not None
+    assert auth.change.estimate == pytest.approx(30.0)
+    assert auth.change.low == pytest.approx(30.0 - (2.0**2 + 2.6**2) ** 0.5 - 0.08 * 130)
+    assert auth.share == pytest.approx(0.3)
 
 
 def test_a_machine_that_was_slow_in_one_run_explains_a_change():
@@ -138,9 +138,9 @@ def test_a_wide_change_is_unclear_and_a_narrow_one_is_the_same():
 
 
 def test_a_figure_without_an_interval_is_not_compared():
-    found = change(result(layer("Auth", 100.0)), result(layer("Auth", Estimate(90.0, 10.0, float("inf")))))
-    assert (found.word, found.change) == ("not measured", None)
-    assert found.reason == "there were too few requests for an interval"
+    auth = change(result(layer("Auth", 100.0)), result(layer("Auth", Estimate(90.0, 10.0, float("inf")))))
+    assert (auth.word, auth.change) == ("not measured", None)
+    assert auth.reason == "there were too few requests for an interval"
 
 
 def test_two_methods_of_timing_are_not_compared_unless_the_layer_became_another():
@@ -171,10 +171,10 @@ def test_noise_of_two_equal_runs_is_hardly_ever_a_change():
             read = chance.gauss(true_us * (1 + chance.gauss(0, 0.03)), sigma)
             us = Estimate(read, read - 2.58 * sigma, read + 2.58 * sigma)
             layers.append(layer(f"Layer{number}", us, counts=None, occupation=None))
-    found = changed(*(result(*layers) for layers in runs))
-    words = [one.word for one in found if one.row.startswith("Layer") and one.quantity == "us"]
+    all_changes = changed(*(result(*layers) for layers in runs))
+    words = [change.word for change in all_changes if change.row.startswith("Layer") and change.quantity == "us"]
     assert len(words) == rows
-    assert sum(one in ("slower", "faster") for one in words) / rows < 0.01
+    assert sum(word in ("slower", "faster") for word in words) / rows < 0.01
 
 
 # ---- counts --------------------------------------------------------------------------------------------------------
@@ -187,8 +187,8 @@ def of(**said: Any) -> Result:
 @pytest.mark.parametrize("quantity", [quantity for quantity in COUNTED if quantity != "threads"])
 def test_an_exact_count_changes_by_one(quantity):
     before, after = of(**{quantity: Count(100, 100, 100)}), of(**{quantity: Count(101, 101, 101)})
-    found = change(before, after, quantity=quantity)
-    assert (found.word, found.change) == ("more", Estimate(1, 1, 1))
+    count = change(before, after, quantity=quantity)
+    assert (count.word, count.change) == ("more", Estimate(1, 1, 1))
     assert change(after, before, quantity=quantity).word == "fewer"
     assert change(before, before, quantity=quantity).word == "same"
 
@@ -206,13 +206,13 @@ def test_counts_of_a_request_that_uses_threads_may_differ_by_a_little():
     assert change(before, many, quantity="bytes").word == "more"
     task = but(of(tasks=Count(101, 101, 101)), ledger=ledger)
     assert change(but(of(), ledger=ledger), task, quantity="tasks").word == "same", "within two per cent"
-    one = but(of(tasks=Count(1, 1, 1)), ledger=ledger)
-    assert change(but(of(tasks=ZERO), ledger=ledger), one, quantity="tasks").word == "more"
+    one_task = but(of(tasks=Count(1, 1, 1)), ledger=ledger)
+    assert change(but(of(tasks=ZERO), ledger=ledger), one_task, quantity="tasks").word == "more"
 
 
 def test_a_count_that_one_run_could_not_make_is_not_measured():
-    found = change(of(objects=None), of(), quantity="objects")
-    assert (found.word, found.reason) == ("not measured", "in the earlier run it was not measured")
+    objects = change(of(objects=None), of(), quantity="objects")
+    assert (objects.word, objects.reason) == ("not measured", "in the earlier run it was not measured")
 
 
 # ---- rows ---------------------------------------------------------------------------------------------------------
@@ -220,22 +220,22 @@ def test_a_count_that_one_run_could_not_make_is_not_measured():
 
 def test_rows_are_new_or_gone():
     before, after = result(layer("Old"), layer("Auth")), result(layer("Auth"), layer("New"))
-    words = {(one.row, one.word) for one in changed(before, after) if one.quantity == "us"}
+    words = {(change.row, change.word) for change in changed(before, after) if change.quantity == "us"}
     assert {("New", "new"), ("Old", "gone"), ("Auth", "same")} <= words
-    assert [one.row for one in changed(before, after)][-1] == "Old", "what is gone comes last"
+    assert [change.row for change in changed(before, after)][-1] == "Old", "what is gone comes last"
 
 
 def test_a_layer_that_the_request_does_not_reach_any_more_is_named_with_the_reason():
     left = layer("Auth", None, counts=None, occupation=None, kind={"entered": False})
     assert change(result(layer("Auth")), result(left)).reason == "the request did not come to it"
     merged_layer = layer("Auth", None, counts=None, occupation=None, kind={"merged_with": "CORS"})
-    found = change(result(merged_layer), result(layer("Auth")))
-    assert found.reason == "in the earlier run it was measured together with CORS"
+    auth = change(result(merged_layer), result(layer("Auth")))
+    assert auth.reason == "in the earlier run it was measured together with CORS"
 
 
 def test_a_quantity_that_neither_run_knows_is_left_out():
     nothing = result(layer("Auth", None, counts=counts(objects=None)), books=None)
-    assert not {(one.row, one.quantity) for one in changed(nothing, nothing)} & {
+    assert not {(change.row, change.quantity) for change in changed(nothing, nothing)} & {
         ("Auth", "us"),
         ("Auth", "objects"),
         ("(total)", "us"),
@@ -262,13 +262,13 @@ def run(**said: Any) -> Run:
     ],
 )
 def test_times_need_the_same_processor_and_interpreter_and_counts_the_same_minor_version(later, times, both):
-    found = comparable(RUN, later, "asyncio", "asyncio")
-    assert (found.times is None, found.counts is None) == (times, both)
+    limits = comparable(RUN, later, "asyncio", "asyncio")
+    assert (limits.times is None, limits.counts is None) == (times, both)
 
 
 def test_another_loop_is_not_comparable():
-    found = comparable(RUN, RUN, "asyncio", "uvloop")
-    assert found.times == found.counts == "measured on the loop asyncio, then on uvloop"
+    limits = comparable(RUN, RUN, "asyncio", "uvloop")
+    assert limits.times == limits.counts == "measured on the loop asyncio, then on uvloop"
 
 
 def test_on_another_processor_only_counts_are_compared():
@@ -300,42 +300,50 @@ def stored(*measured: tuple[str, Result], **said: Any) -> MeasuredRun:
 
 
 def test_shards_are_merged():
-    found = merged({"a": stored(("t1", result(layer("A")))), "b": stored(("t2", result(layer("B"))))})
-    assert [place.key.nodeid for place in found.requests] == ["t1", "t2"]
-    assert found.repeated == ()
+    shards = merged({"a": stored(("t1", result(layer("A")))), "b": stored(("t2", result(layer("B"))))})
+    assert [place.key.nodeid for place in shards.requests] == ["t1", "t2"]
+    assert shards.repeated == ()
 
 
 def test_of_a_request_in_several_files_the_newest_counts_and_that_is_said():
     early = stored(("t", result(layer("Early"))), ("u", result()), created="2026-11-23T11:00:00+02:00")
     late = stored(("t", result(layer("Late"))), created="2026-11-23T10:00:00+00:00")
     for files in ({"early": early, "late": late}, {"late": late, "early": early}):
-        found = merged(files)
-        (kept,) = [one.result.layers[0].name for place, one in found.requests.items() if place.key.nodeid == "t"]
+        merged_files = merged(files)
+        (kept,) = [
+            measured.result.layers[0].name
+            for place, measured in merged_files.requests.items()
+            if place.key.nodeid == "t"
+        ]
         assert kept == "Late"
-        assert found.repeated == ("t GET /health: in 2 files (early, late); the newest counts, late",)
+        assert merged_files.repeated == ("t GET /health: in 2 files (early, late); the newest counts, late",)
 
 
 def test_the_same_test_on_another_interpreter_is_another_request():
     old, new = stored(("t", result(layer("A", 10.0))), python="3.12.1"), stored(("t", result(layer("A", 50.0))))
     before, after = merged({"12": old, "13": new}), merged({"13": new, "12": old})
     assert before.repeated == ()
-    found = compare(before, after)
-    assert len(found.requests) == 2
-    assert {one.word for _, one in found.changes} == {"same"}
+    comparison = compare(before, after)
+    assert len(comparison.requests) == 2
+    assert {change.word for _, change in comparison.changes} == {"same"}
 
 
 def test_a_request_that_the_earlier_run_has_on_another_interpreter_is_matched_and_not_comparable():
-    found = compare(
+    comparison = compare(
         merged({"a": stored(("t", result(layer("A"))), python="3.12.1")}),
         merged({"b": stored(("t", result(layer("A"))))}),
     )
-    assert {one.word for _, one in found.changes} == {"not comparable"}
-    assert found.differences == ("CPython 3.12.1 → CPython 3.13.1",)
+    assert {change.word for _, change in comparison.changes} == {"not comparable"}
+    assert comparison.differences == ("CPython 3.12.1 → CPython 3.13.1",)
 
 
 def test_requests_of_one_run_only_are_named():
-    found = compare(merged({"a": stored(("old", result()))}), merged({"b": stored(("new", result()))}))
-    assert (found.requests, found.new, found.gone) == ([], [("new", "GET /health")], [("old", "GET /health")])
+    comparison = compare(merged({"a": stored(("old", result()))}), merged({"b": stored(("new", result()))}))
+    assert (comparison.requests, comparison.new, comparison.gone) == (
+        [],
+        [("new", "GET /health")],
+        [("old", "GET /health")],
+    )
 
 
 # ---- what is allowed ----------------------------------------------------------------------------------------------

@@ -449,13 +449,13 @@ def test_events_in_other_threads_are_told_by_thread(core: Any) -> None:
     core.other_threads()
     go.set()
     assert done.wait(10)
-    found = core.other_threads()
+    events = core.other_threads()
     thread.join()
     core.other_threads()
     assert core.other_threads() == {}
     if not isinstance(core, PythonCore):
-        assert set(found) == {thread.ident}
-        assert 100 <= found[thread.ident] < 5000
+        assert set(events) == {thread.ident}
+        assert 100 <= events[thread.ident] < 5000
 
 
 # ---- proxies: one step at a time ---------------------------------------------------------------------------------
@@ -758,14 +758,14 @@ def test_a_proxy_that_is_dropped_unawaited_is_reported_as_a_coroutine_is(core: A
 
 
 def test_who_wants_to_know_is_told_aside_and_once_that_the_coroutine_returned(core: Any, charged: Any) -> None:
-    told = []
-    proxy = core.coroutine_proxy(1, trap(), False, lambda: told.append(charged()))
+    owners = []
+    proxy = core.coroutine_proxy(1, trap(), False, lambda: owners.append(charged()))
     charge(core, 0)
     proxy.send(None)
-    assert told == []
+    assert owners == []
     with pytest.raises(StopIteration, match="result"):
         proxy.send("result")
-    assert told == [ASIDE]
+    assert owners == [ASIDE]
     assert charged() == 0
 
 
@@ -777,12 +777,12 @@ def test_who_wants_to_know_is_told_as_well_when_the_coroutine_caught_what_was_th
             return "caught"
         return "not reached"
 
-    told = []
-    proxy = core.coroutine_proxy(1, catching(), False, lambda: told.append("told"))
+    notices = []
+    proxy = core.coroutine_proxy(1, catching(), False, lambda: notices.append("told"))
     proxy.send(None)
     with pytest.raises(StopIteration) as stop:
         proxy.throw(ValueError)
-    assert (stop.value.value, told) == ("caught", ["told"])
+    assert (stop.value.value, notices) == ("caught", ["told"])
 
 
 @pytest.mark.parametrize("end", [lambda proxy: proxy.throw(ValueError), lambda proxy: proxy.close()])
@@ -1089,8 +1089,8 @@ def test_asynchronous_generators_and_context_managers_are_charged_within_a_proxy
         return [item async for item in numbers()]
 
     async def main() -> list[Any]:
-        found: list[Any] = await core.coroutine_proxy(2, inner())
-        return found
+        items: list[Any] = await core.coroutine_proxy(2, inner())
+        return items
 
     assert asyncio.run(core.coroutine_proxy(0, main(), True)) == [(0, 2), (1, 2), (2, 2)]
     assert suspensions(core)[2] == 3
@@ -1124,25 +1124,25 @@ def test_a_proxy_is_the_coroutine_of_a_trio_task(core: Any, charged: Any) -> Non
 
 @pytest.mark.skipif(bool(why_no_extension), reason=why_no_extension)
 def test_the_core_in_c_is_taken_and_says_what_it_cannot_count_here() -> None:
-    found = counting_backend()
-    assert found.core is _core
+    backend = counting_backend()
+    assert backend.core is _core
     first = {**dict.fromkeys(("objects", "retained"), (3, 13)), **dict.fromkeys(EXECUTED, (3, 12))}
-    assert set(found.why_not) == {quantity for quantity, version in first.items() if sys.version_info < version}
+    assert set(backend.why_not) == {quantity for quantity, version in first.items() if sys.version_info < version}
 
 
 def test_without_the_extension_the_core_in_python_is_taken_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pytest_mwbudget.counting._core", None)
     monkeypatch.delattr("pytest_mwbudget.counting._core", raising=False)
     monkeypatch.setattr(backend_module.sysconfig, "get_config_var", {"Py_GIL_DISABLED": 0}.get)
-    found = counting_backend()
-    assert isinstance(found.core, PythonCore)
-    assert dict(found.why_not) == dict.fromkeys(
+    backend = counting_backend()
+    assert isinstance(backend.core, PythonCore)
+    assert dict(backend.why_not) == dict.fromkeys(
         PROCESS_WIDE, "the C extension was not built: install with a C compiler"
     )
 
 
 def test_a_free_threaded_interpreter_gets_the_core_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend_module.sysconfig, "get_config_var", {"Py_GIL_DISABLED": 1}.get)
-    found = counting_backend()
-    assert isinstance(found.core, PythonCore)
-    assert set(found.why_not.values()) == {"a free-threaded interpreter is not supported"}
+    backend = counting_backend()
+    assert isinstance(backend.core, PythonCore)
+    assert set(backend.why_not.values()) == {"a free-threaded interpreter is not supported"}

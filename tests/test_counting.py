@@ -95,9 +95,9 @@ def stacked(*names: str, inside: Any = hello) -> Any:
 @needs_objects
 @pytest.mark.parametrize("names", ARRANGEMENTS, ids="-".join)
 def test_known_objects_are_counted_exactly_at_every_place(names: tuple[str, ...]) -> None:
-    found = counts(counted(Noop(stacked(*names))), "Creates").objects
-    assert found.exact
-    kinds = dict(found.kinds)
+    objects = counts(counted(Noop(stacked(*names))), "Creates").objects
+    assert objects.exact
+    kinds = dict(objects.kinds)
     assert kinds.pop(OWN) == Creates.owned
     # Calling the next layer packs its arguments into a tuple if that layer is an instance.
     inner_is_instance = names[-1] != "creates"
@@ -110,15 +110,19 @@ def test_known_objects_are_counted_exactly_at_every_place(names: tuple[str, ...]
         "builtins.range_iterator": 3,
         "builtins.coroutine": 1,
     }
-    assert found.count == sum(found.kinds.values())
+    assert objects.count == sum(objects.kinds.values())
 
 
 @needs_objects
 @pytest.mark.parametrize("names", ARRANGEMENTS, ids="-".join)
 def test_a_no_op_creates_its_coroutine_and_the_arguments_of_its_call(names: tuple[str, ...]) -> None:
     measurement = counted(stacked("noop", "noop", *names))
-    found = counts(measurement, measurement.layers[0].name).objects
-    assert (found.count, found.exact, dict(found.kinds)) == (2, True, {"builtins.coroutine": 1, "builtins.tuple": 1})
+    objects = counts(measurement, measurement.layers[0].name).objects
+    assert (objects.count, objects.exact, dict(objects.kinds)) == (
+        2,
+        True,
+        {"builtins.coroutine": 1, "builtins.tuple": 1},
+    )
 
 
 @needs_objects
@@ -203,21 +207,21 @@ def objects_of_whole_requests(app: Any, requests: int = 9) -> int:
         _core.start(1)
         try:
             _core.callback(0, int)()
-            found = []
+            numbers = []
             for _ in range(requests):
                 _core.take()
                 await call()
-                found.append(_core.take()[0][0][0])
-            return found
+                numbers.append(_core.take()[0][0][0])
+            return numbers
         finally:
             _core.stop()
 
     gc.disable()
     try:
-        found = asyncio.run(main())
+        numbers = asyncio.run(main())
     finally:
         gc.enable()
-    return sorted(found)[requests // 2]
+    return sorted(numbers)[requests // 2]
 
 
 @needs_objects
@@ -248,8 +252,8 @@ def test_an_exception_that_is_thrown_through_layers_leaves_no_trace_in_them() ->
     app = PassThrough(Noop(Noop(Starlette(routes=[Route("/", page, methods=["POST"])]))))
     measurement = counted(Noop(app), method="POST", content=b"abc")
     for place in (1, 2, 3):
-        found = counts(measurement, f"Noop#{place}").objects
-        assert dict(found.kinds) == {"builtins.coroutine": 1, "builtins.tuple": 1}
+        objects = counts(measurement, f"Noop#{place}").objects
+        assert dict(objects.kinds) == {"builtins.coroutine": 1, "builtins.tuple": 1}
 
 
 # ---- messages, suspensions -----------------------------------------------------------------------------------------
@@ -262,9 +266,9 @@ def test_messages_are_counted_at_each_boundary(loop: LoopName) -> None:
         return StreamingResponse(bytes(1) for _ in range(len(body)))
 
     app = Noop(Starlette(routes=[Route("/", page, methods=["POST"])]))
-    found = counts(counted(app, method="POST", content=b"abc", loop=loop), "Noop")
+    noop = counts(counted(app, method="POST", content=b"abc", loop=loop), "Noop")
     # Received: the body, and the disconnect that a streaming response listens for. Sent: a start, three pieces, an end.
-    assert (found.received.count, found.sent.count) == (2, 5)
+    assert (noop.received.count, noop.sent.count) == (2, 5)
 
 
 def test_suspensions_are_the_layers_that_stands_still() -> None:
@@ -275,8 +279,8 @@ def test_suspensions_are_the_layers_that_stands_still() -> None:
             await asyncio.sleep(0)
 
     measurement = counted(Noop(Naps(Noop(hello))))
-    found = {report.name: report.counts.suspensions.count for report in measurement.layers if report.counts}
-    assert found == {"Noop#1": 0, "Naps": 2, "Noop#2": 0}
+    suspensions = {report.name: report.counts.suspensions.count for report in measurement.layers if report.counts}
+    assert suspensions == {"Noop#1": 0, "Naps": 2, "Noop#2": 0}
 
 
 # ---- delayed requests ----------------------------------------------------------------------------------------------
@@ -335,8 +339,8 @@ class Leaks(Noop):
 @pytest.mark.parametrize("around", [(), (PassThrough,), (Noop, Heavy)], ids=len)
 def test_what_a_layer_leaves_behind_is_counted(around: Any) -> None:
     measurement = counted(basic(*around, Leaks, Noop))
-    found = counts(measurement, "Leaks").retained
-    assert dict(found.kinds) == {OWN: 2, "builtins.tuple": 1}
+    retained = counts(measurement, "Leaks").retained
+    assert dict(retained.kinds) == {OWN: 2, "builtins.tuple": 1}
     for report in measurement.layers:
         if report.name != "Leaks":
             assert report.counts.retained.count == 0
@@ -387,8 +391,8 @@ def test_a_stack_for_which_the_app_has_room_is_measured_or_the_reason_is_said(la
     try:
         measurement = asyncio.run(engine.measure(app, request, settings, Environment(schedule=FAST_SCHEDULE)))
     except MeasurementError as error:
-        said = "Measure the stack in parts, or on another version of Python" in str(error)
-        assert said and RECURSION_IN_C_IS_BOUNDED_LOW  # noqa: PT018
+        explained = "Measure the stack in parts, or on another version of Python" in str(error)
+        assert explained and RECURSION_IN_C_IS_BOUNDED_LOW  # noqa: PT018
     else:
         assert len(measurement.layers) == DEEP
         assert measurement.verdict != "fail"
@@ -502,12 +506,12 @@ def test_tracemalloc_is_named_and_keeps_what_it_traces() -> None:
         kept = [bytes(1000) for _ in range(10)]
         measurement = counted(Noop(Creates(hello)))
         after = [bytes(1000) for _ in range(10)]
-        assert all(tracemalloc.get_object_traceback(one) for one in (*kept, *after))
+        assert all(tracemalloc.get_object_traceback(block) for block in (*kept, *after))
     finally:
         tracemalloc.stop()
     assert any("tracemalloc" in note for note in measurement.notes)
-    found = counts(measurement, "Creates").objects
-    assert found.kinds[OWN] == Creates.owned
+    objects = counts(measurement, "Creates").objects
+    assert objects.kinds[OWN] == Creates.owned
 
 
 @needs_objects
@@ -574,5 +578,5 @@ def test_ten_fresh_processes_with_other_hash_seeds_count_the_same() -> None:
         for seed in range(10)
     ]
     outputs = [process.communicate()[0] for process in processes]
-    found = [json.loads(output) for output in outputs]
-    assert all(one == found[0] for one in found[1:])
+    documents = [json.loads(output) for output in outputs]
+    assert all(document == documents[0] for document in documents[1:])

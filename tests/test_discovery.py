@@ -167,9 +167,9 @@ def test_every_holder(layer: Callable[[App], App], names: list[str]) -> None:
 @pytest.mark.parametrize(("layer", "names"), HOLDERS, ids=lambda value: getattr(value, "__name__", None))
 def test_every_holder_twice(layer: Callable[[App], App], names: list[str]) -> None:
     once = [name.partition("#")[0] for name in names]
-    found = names_of(layer(layer(hello)))
-    assert [name.partition("#")[0] for name in found] == once * 2
-    assert len(set(found)) == len(found)
+    all_names = names_of(layer(layer(hello)))
+    assert [name.partition("#")[0] for name in all_names] == once * 2
+    assert len(set(all_names)) == len(all_names)
 
 
 def test_two_functions_that_cannot_be_told_apart_by_what_they_hold() -> None:
@@ -432,9 +432,9 @@ def fastapi() -> FastAPI:
 
 @pytest.mark.parametrize("url", ["/", "/r/x"])
 def test_fastapi(url: str) -> None:
-    found = rows(fastapi(), url)
-    assert {kind for _, kind in found} == {"middleware"}
-    names = [name for name, _ in found]
+    layers = rows(fastapi(), url)
+    assert {kind for _, kind in layers} == {"middleware"}
+    names = [name for name, _ in layers]
     assert names[0] == "ServerErrorMiddleware"
     assert names[names.index("GZipMiddleware") + 1] == "BaseHTTPMiddleware[timing]"
     assert "ExceptionMiddleware" in names
@@ -774,7 +774,7 @@ ONLY_BY_NAME = {"all by name": only_by_name(all_by_name), "in another order": on
 @pytest.mark.parametrize("layer", PARTIALS.values(), ids=PARTIALS)
 def test_one_function_is_as_many_layers_as_its_arguments_say(layer: Callable[[App], App]) -> None:
     stack = stack_of(Noop(layer(layer(Noop(layer(hello))))))
-    names = [found.name.partition("#")[0] for _, found in stack.layers]
+    names = [row.name.partition("#")[0] for _, row in stack.layers]
     assert [name.startswith("function[") for name in names] == [False, True, True, False, True]
     assert [entry.parents for entry in stack.entries] == [(None,), (0,), (1,), (2,), (3,), (4,)]
     assert len({entry.function for entry in stack.entries}) == 3
@@ -794,8 +794,8 @@ def test_what_is_made_for_each_call_tells_no_layers_apart() -> None:
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             await with_options(scope, receive, send, app=self.app, options={}, log=lambda: None)
 
-    found = [name.partition("[")[0].partition("#")[0] for name in names_of(Makes(Makes(hello)))]
-    assert found == ["Makes", "function", "Makes", "function"]
+    names = [name.partition("[")[0].partition("#")[0] for name in names_of(Makes(Makes(hello)))]
+    assert names == ["Makes", "function", "Makes", "function"]
 
 
 def test_a_layer_that_is_made_for_each_request_belongs_to_its_maker() -> None:
@@ -1083,8 +1083,8 @@ def test_a_layer_that_answers_from_a_task_of_its_own_answers_by_itself() -> None
             await asyncio.create_task(respond(send))
 
     stack = stack_of(Noop(AnswersInATask(Slots(hello))))
-    found = [(layer.name, layer.entered) for _, layer in stack.layers]
-    assert found == [("Noop", True), ("AnswersInATask", True), ("Slots", False)]
+    entered = [(layer.name, layer.entered) for _, layer in stack.layers]
+    assert entered == [("Noop", True), ("AnswersInATask", True), ("Slots", False)]
 
 
 # ---- copied attributes ------------------------------------------------------------------------------------------
@@ -1106,7 +1106,7 @@ def test_a_layer_that_answers_from_a_task_of_its_own_answers_by_itself() -> None
 def test_a_layer_with_the_attributes_of_what_is_inside_it_is_a_layer(layer: Any, make: Any, inside: list[str]) -> None:
     own = f"function[{__name__}.updated]" if layer is updated else "Updated"
     stack = stack_of(layer(make()))
-    assert [(one.name, one.kind) for _, one in stack.layers] == [(name, "middleware") for name in (own, *inside)]
+    assert [(row.name, row.kind) for _, row in stack.layers] == [(name, "middleware") for name in (own, *inside)]
     assert not stack.outside
 
 

@@ -309,10 +309,10 @@ def test_a_release_whose_functions_have_moved_closes_the_endpoint(
     gate: Gate, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(GATES, "fastapi", (gate,))
-    found = measured(app, inside=True, url="/ready", settings={"timed": False})
-    assert found.endpoint.closed is not None
-    assert why in found.endpoint.closed
-    assert not found.endpoint.parts
+    measurement = measured(app, inside=True, url="/ready", settings={"timed": False})
+    assert measurement.endpoint.closed is not None
+    assert why in measurement.endpoint.closed
+    assert not measurement.endpoint.parts
 
 
 def test_an_app_that_cannot_be_read_closes_the_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,8 +333,8 @@ def test_an_app_that_cannot_be_read_closes_the_endpoint(monkeypatch: pytest.Monk
     [(app, "/async", True), (app, "/ready", False), (app, "/page", False), (STARLETTE, "/coroutine", False)],
 )
 def test_what_the_handler_returns_is_converted_or_sent(app: Any, url: str, converts: bool) -> None:
-    found = measured(app, inside=True, url=url, settings={"timed": False})
-    assert found.endpoint.observed.converts == converts
+    measurement = measured(app, inside=True, url=url, settings={"timed": False})
+    assert measurement.endpoint.observed.converts == converts
 
 
 def test_sync_dependencies_and_handlers_say_why_they_go_to_a_thread() -> None:
@@ -375,7 +375,7 @@ def of_kind(kind: str) -> Any:
     class Check:
         async def __call__(self) -> None: ...
 
-    made = {one.__name__: one for one in (coroutine, generator, sync, sync_generator, Sync)}
+    made = {dependency.__name__: dependency for dependency in (coroutine, generator, sync, sync_generator, Sync)}
     return Check() if kind == "Check" else made[kind]
 
 
@@ -491,7 +491,7 @@ def counted() -> Measurement:
 
 @pytest.mark.parametrize(
     "quantity",
-    ["tasks", "threads", *(pytest.param(one, marks=needs(one)) for one in ("objects", *EXECUTED))],
+    ["tasks", "threads", *(pytest.param(quantity, marks=needs(quantity)) for quantity in ("objects", *EXECUTED))],
 )
 def test_the_parts_add_up_to_the_endpoint(quantity: CountedQuantity, counted: Measurement) -> None:
     parts = [number(part.counts, quantity) for part in counted.endpoint.parts]
@@ -501,18 +501,18 @@ def test_the_parts_add_up_to_the_endpoint(quantity: CountedQuantity, counted: Me
 @needs("py_calls")
 def test_each_part_has_its_own_calls(counted: Measurement) -> None:
     with costs(work, MORE):
-        found = measured(app, inside=True, url="/async", settings={"timed": False})
+        measurement = measured(app, inside=True, url="/async", settings={"timed": False})
     added = {
         part.name.rpartition(":")[2]: number(part.counts, "py_calls") - number(before.counts, "py_calls")
-        for before, part in zip(counted.endpoint.parts, found.endpoint.parts, strict=True)
+        for before, part in zip(counted.endpoint.parts, measurement.endpoint.parts, strict=True)
     }
     # A generator works before and after its `yield`.
     assert added == {**dict.fromkeys(added, 0), **MORE, "generator": 14}
 
 
 def test_calls_in_threads_belong_to_their_part() -> None:
-    found = measured(app, inside=True, url="/threads", settings={"timed": False})
-    threads = {part.name.rpartition(":")[2]: number(part.counts, "threads") for part in found.endpoint.parts}
+    measurement = measured(app, inside=True, url="/threads", settings={"timed": False})
+    threads = {part.name.rpartition(":")[2]: number(part.counts, "threads") for part in measurement.endpoint.parts}
     assert {name: count for name, count in threads.items() if count} == {
         "sync": 1,
         "sync_generator": 2,
@@ -530,9 +530,9 @@ def test_a_template_is_rendered_in_the_part_that_serialises() -> None:
     async def page(request: Request) -> Response:
         return templates.TemplateResponse(request, "page", {"work": work})
 
-    found = measured(Starlette(routes=[Route("/", page)]), inside=True, settings={"timed": False})
-    assert number(found.endpoint.part("handler").counts, "py_calls") < 40
-    assert number(found.endpoint.part("serialize").counts, "py_calls") > 40
+    measurement = measured(Starlette(routes=[Route("/", page)]), inside=True, settings={"timed": False})
+    assert number(measurement.endpoint.part("handler").counts, "py_calls") < 40
+    assert number(measurement.endpoint.part("serialize").counts, "py_calls") > 40
 
 
 @needs("py_calls")
@@ -557,8 +557,8 @@ def test_both_sides_of_a_decorated_generator_are_in_its_row(kind: str) -> None:
     async def home(one: object = decorated) -> None:
         given.append(one)
 
-    found = measured(app, inside=True, settings={"timed": False})
-    (part,) = [part for part in found.endpoint.parts if part.layer.kind == "dependency"]
+    measurement = measured(app, inside=True, settings={"timed": False})
+    (part,) = [part for part in measurement.endpoint.parts if part.layer.kind == "dependency"]
     assert part.name.endswith(kind)
     if given[0] is None:  # old releases of FastAPI do not look inside the decorator, and give the generator itself
         assert number(part.counts, "py_calls") > 80
@@ -572,8 +572,10 @@ def test_a_layer_that_makes_a_response_keeps_its_objects() -> None:
             await self.app(scope, receive, send)
 
     inside = Starlette(routes=[Route("/coroutine", coroutine)], middleware=[Middleware(Makes)])
-    found = measured(inside, inside=True, url="/coroutine", settings={"timed": False})
-    rows = {"Makes": found.layer("Makes").counts} | {part.name: part.counts for part in found.endpoint.parts}
+    measurement = measured(inside, inside=True, url="/coroutine", settings={"timed": False})
+    rows = {"Makes": measurement.layer("Makes").counts} | {
+        part.name: part.counts for part in measurement.endpoint.parts
+    }
     made = {name: counts.objects.kinds.get(PLAIN, 0) for name, counts in rows.items() if counts and counts.objects}
     assert made == {**dict.fromkeys(made, 0), "Makes": 1}
 
@@ -595,8 +597,8 @@ def calls_of_parts(app: Any, url: str = "/", **options: Any) -> dict[str, float]
         names.update({entry: layer.name.rpartition(":")[2] for entry, layer in stack.parts})
         return stack.inside
 
-    _, found = calls(app, url, inside, **options)
-    return {name: found.split[entry].estimate for entry, name in names.items()}
+    _, estimates = calls(app, url, inside, **options)
+    return {name: estimates.split[entry].estimate for entry, name in names.items()}
 
 
 @pytest.mark.usefixtures("few_nulls")
@@ -659,9 +661,9 @@ def test_the_messages_of_a_stream_cost_only_the_part_that_sends_or_receives_them
     few, sent = calls_of_parts(many, "/stream/2"), calls_of_parts(many, "/stream/12")
     assert few["routing"] == pytest.approx(sent["routing"], abs=2)
     assert 10 < sent["respond"] - few["respond"] < 10 * 4
-    one, received = sending(1), sending(11)
-    assert one["routing"] == pytest.approx(received["routing"], abs=2)
-    assert 10 < received["handler"] - one["handler"] < 10 * 4
+    single, received = sending(1), sending(11)
+    assert single["routing"] == pytest.approx(received["routing"], abs=2)
+    assert 10 < received["handler"] - single["handler"] < 10 * 4
 
 
 many = FastAPI()
@@ -685,16 +687,16 @@ async def counted_body(request: Request) -> int:
 @readings
 def test_every_part_takes_what_it_spins() -> None:
     with costs(spin, SPINS):
-        found = measured(app, inside=True, url="/async", settings={"max_time_s": 1.0})
-    assert found.books is not None
-    us = {part.name.rpartition(":")[2]: part.us for part in found.endpoint.parts if part.us}
+        measurement = measured(app, inside=True, url="/async", settings={"max_time_s": 1.0})
+    assert measurement.books is not None
+    us = {part.name.rpartition(":")[2]: part.us for part in measurement.endpoint.parts if part.us}
     for name, most in SPINS.items():
         truth = 2 * most if name == "generator" else most
         assert near(us[name], truth, most_us=25), name
         assert us[name].high > truth * 0.98
     assert near(us["respond"], 0, most_us=25)
-    assert found.books.endpoint is not None
-    whole = found.books.endpoint
+    assert measurement.books.endpoint is not None
+    whole = measurement.books.endpoint
     assert near(functools.reduce(operator.add, us.values()) - whole, 0, most_us=0.1 * whole.estimate)
 
 
@@ -702,19 +704,19 @@ def test_every_part_takes_what_it_spins() -> None:
 @readings
 def test_what_a_stream_takes_is_in_respond() -> None:
     with costs(spin, {"respond": 200}):
-        found = measured(app, inside=True, url="/stream", settings={"max_time_s": 1.0})
-    us = {part.name: part.us for part in found.endpoint.parts if part.us}
+        measurement = measured(app, inside=True, url="/stream", settings={"max_time_s": 1.0})
+    us = {part.name: part.us for part in measurement.endpoint.parts if part.us}
     assert us["respond"].high > 3 * 200
     assert us["respond"].estimate > 2.5 * 200
-    assert all(near(one, 0, most_us=150) for name, one in us.items() if name != "respond"), us
+    assert all(near(part_us, 0, most_us=150) for name, part_us in us.items() if name != "respond"), us
 
 
 @pytest.mark.live
 @readings
 def test_parts_in_threads_take_what_they_spin_and_their_hops() -> None:
     with costs(spin, {"sync": 2000, "sync_generator": 1000, "handler": 3000}):
-        found = measured(app, inside=True, url="/threads", settings={"max_time_s": 1.0})
-    us = {part.name.rpartition(":")[2]: part.us for part in found.endpoint.parts if part.us}
+        measurement = measured(app, inside=True, url="/threads", settings={"max_time_s": 1.0})
+    us = {part.name.rpartition(":")[2]: part.us for part in measurement.endpoint.parts if part.us}
     # No upper bounds: a hop to a thread may wait for a processor.
     for name, truth in {"sync": 2000, "sync_generator": 2000, "handler": 3000}.items():
         assert us[name].high > truth
@@ -738,13 +740,13 @@ def judged(app: Any, url: str, **budgets: Any) -> Measurement:
 def test_parts_the_whole_endpoint_and_what_is_outside_are_judged_by_their_budgets() -> None:
     parts = {"handler": {"us": 20.0, "tasks": 0}, "background": {"us": 50_000.0}}
     with costs(spin, {"handler": 400}):
-        found = judged(Noop(app), "/async", endpoint=parts, endpoint_us=20.0, outside_us=50_000.0)
-    verdicts = {part.name: part.verdict for part in found.endpoint.parts if part.judged}
+        measurement = judged(Noop(app), "/async", endpoint=parts, endpoint_us=20.0, outside_us=50_000.0)
+    verdicts = {part.name: part.verdict for part in measurement.endpoint.parts if part.judged}
     assert verdicts == {"handler": "fail", "background": "pass"}
-    assert [found.frames[frame].verdict for frame in ("outside", "endpoint")] == ["pass", "fail"]
-    assert found.verdict == "fail"
-    assert found.over
-    text = " ".join(failure(found, 100).split())
+    assert [measurement.frames[frame].verdict for frame in ("outside", "endpoint")] == ["pass", "fail"]
+    assert measurement.verdict == "fail"
+    assert measurement.over
+    text = " ".join(failure(measurement, 100).split())
     assert "handler takes" in text
     assert "endpoint={'handler': " in text
     assert "(endpoint) takes" in text
@@ -752,9 +754,9 @@ def test_parts_the_whole_endpoint_and_what_is_outside_are_judged_by_their_budget
 
 
 def test_a_part_that_the_request_does_not_have_costs_nothing() -> None:
-    found = judged(app, "/ready", endpoint={"background": {"us": 5.0, "tasks": 0}})
-    assert [part.verdict for part in found.endpoint.parts if part.judged] == ["pass"]
-    assert found.verdict == "pass"
+    measurement = judged(app, "/ready", endpoint={"background": {"us": 5.0, "tasks": 0}})
+    assert [part.verdict for part in measurement.endpoint.parts if part.judged] == ["pass"]
+    assert measurement.verdict == "pass"
 
 
 def test_a_budget_of_an_unknown_part_names_the_parts() -> None:
@@ -766,8 +768,10 @@ def test_a_budget_of_an_unknown_part_names_the_parts() -> None:
 
 def test_a_dependency_is_named_with_and_without_its_module() -> None:
     bounds = {name: {"tasks": 0} for name in ("tests.endpoints:base", "tests.endpoints.coroutine", "generator")}
-    found = measured(app, inside=True, url="/async", settings={"budgets": Budgets(endpoint=bounds), "timed": False})
-    names = [part.layer.aliases for part in found.endpoint.parts if part.judged]
+    measurement = measured(
+        app, inside=True, url="/async", settings={"budgets": Budgets(endpoint=bounds), "timed": False}
+    )
+    names = [part.layer.aliases for part in measurement.endpoint.parts if part.judged]
     assert len(names) == 3
 
 
@@ -782,15 +786,15 @@ def test_a_dependency_named_like_a_part_does_not_get_the_budget_of_the_part() ->
         return 1
 
     bounds = {"validate": {"tasks": 0}, "handler": {"tasks": 0}}
-    found = measured(own, inside=True, url="/", settings={"budgets": Budgets(endpoint=bounds), "timed": False})
-    assert [part.name for part in found.endpoint.parts if part.judged] == ["validate", "handler"]
+    measurement = measured(own, inside=True, url="/", settings={"budgets": Budgets(endpoint=bounds), "timed": False})
+    assert [part.name for part in measurement.endpoint.parts if part.judged] == ["validate", "handler"]
 
 
 def test_a_budget_of_a_part_of_a_closed_endpoint_is_undecided() -> None:
-    found = judged(Noop(hello), "/", endpoint={"serialize": {"us": 50.0}})
-    assert found.verdict == "undecided"
-    (part,) = found.endpoint.parts
-    assert part.judged["us"].reason == found.endpoint.closed
+    measurement = judged(Noop(hello), "/", endpoint={"serialize": {"us": 50.0}})
+    assert measurement.verdict == "undecided"
+    (part,) = measurement.endpoint.parts
+    assert part.judged["us"].reason == measurement.endpoint.closed
 
 
 def test_a_budget_of_an_endpoint_that_was_not_entered_is_undecided() -> None:
@@ -798,9 +802,9 @@ def test_a_budget_of_an_endpoint_that_was_not_entered_is_undecided() -> None:
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             await respond(send)
 
-    found = judged(Answers(app), "/", endpoint_us=50.0)
-    assert found.endpoint is not None
-    assert "a layer outside answered" in str(found.frames["endpoint"].judged["us"].reason)
+    measurement = judged(Answers(app), "/", endpoint_us=50.0)
+    assert measurement.endpoint is not None
+    assert "a layer outside answered" in str(measurement.frames["endpoint"].judged["us"].reason)
 
 
 # ---- reports ----------------------------------------------------------------------------------------------------
@@ -926,8 +930,8 @@ def test_none():
 
 
 def test_the_page_and_markdown_have_the_parts(counted: Measurement) -> None:
-    found = one_run(counted, nodeid="test")
-    page, text = html_page(found), markdown(found)
+    run = one_run(counted, nodeid="test")
+    page, text = html_page(run), markdown(run)
     assert "Counts inside the endpoint" in page
     assert "tests.endpoints:generator" in page.replace("<wbr>", "")
     assert text.index("(endpoint)") < text.index("&emsp;<code>routing</code>") < text.index("(total)")

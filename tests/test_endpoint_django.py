@@ -172,9 +172,9 @@ def app(stack: str = "async") -> Any:
 @pytest.mark.parametrize("stack", ["async", "mixed", "sync"])
 @pytest.mark.parametrize("url", ["/numbered/1", "/rendered", "/thread", "/page", "/shown"])
 def test_the_parts_inside_middlewares(stack: str, url: str) -> None:
-    found = stack_of(app(stack), url)
-    assert (found.closed, rows(found)) == (None, ["routing", "framework", "handler", "serialize"])
-    assert [layer.name for _, layer in found.layers] == [layer.__name__ for layer in STACKS[stack]]
+    discovered = stack_of(app(stack), url)
+    assert (discovered.closed, rows(discovered)) == (None, ["routing", "framework", "handler", "serialize"])
+    assert [layer.name for _, layer in discovered.layers] == [layer.__name__ for layer in STACKS[stack]]
 
 
 def test_without_middlewares_reading_and_sending_are_parts_too() -> None:
@@ -188,9 +188,9 @@ def test_a_view_that_reads_the_body_has_a_part_for_it() -> None:
 
 
 def test_a_request_without_a_route_has_no_handler() -> None:
-    found = stack_of(app(), "/nowhere", expect_status=404)
-    assert found.closed is None
-    assert "handler" not in rows(found)
+    stack = stack_of(app(), "/nowhere", expect_status=404)
+    assert stack.closed is None
+    assert "handler" not in rows(stack)
 
 
 def test_a_mounted_project_is_opened() -> None:
@@ -198,9 +198,9 @@ def test_a_mounted_project_is_opened() -> None:
     routing = pytest.importorskip("starlette.routing")
     for stack in ("none", "async"):
         mounted = starlette.Starlette(routes=[routing.Mount("/mounted", app=app(stack))])
-        found = stack_of(mounted, "/mounted/shown")
-        assert found.closed is None
-        assert {"routing", "framework", "handler", "serialize"} <= {*rows(found)}
+        discovered = stack_of(mounted, "/mounted/shown")
+        assert discovered.closed is None
+        assert {"routing", "framework", "handler", "serialize"} <= {*rows(discovered)}
 
 
 def test_a_sync_view_says_why_it_goes_to_a_thread() -> None:
@@ -228,9 +228,9 @@ def test_a_release_whose_functions_have_moved_closes_the_endpoint(
     gate: Gate, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(GATES, "django", (*GATES["django"], gate))
-    found = measured(app(), inside=True, url="/shown", settings={"timed": False})
-    assert found.endpoint.closed is not None
-    assert why in found.endpoint.closed
+    measurement = measured(app(), inside=True, url="/shown", settings={"timed": False})
+    assert measurement.endpoint.closed is not None
+    assert why in measurement.endpoint.closed
 
 
 # ---- counts -----------------------------------------------------------------------------------------------------
@@ -258,7 +258,8 @@ def add_up(found: Measurement, quantity: CountedQuantity) -> None:
 
 
 @pytest.mark.parametrize(
-    "quantity", ["tasks", "threads", *(pytest.param(one, marks=needs(one)) for one in ("objects", *EXECUTED))]
+    "quantity",
+    ["tasks", "threads", *(pytest.param(quantity, marks=needs(quantity)) for quantity in ("objects", *EXECUTED))],
 )
 def test_the_parts_add_up_to_the_endpoint(quantity: CountedQuantity, with_no_work: Measurement) -> None:
     add_up(with_no_work, quantity)
@@ -267,9 +268,9 @@ def test_the_parts_add_up_to_the_endpoint(quantity: CountedQuantity, with_no_wor
 # Objects and calls differ from request to request where threads take part.
 @pytest.mark.parametrize(("stack", "url"), [("none", "/numbered/1"), ("mixed", "/thread"), ("sync", "/rendered")])
 def test_the_tasks_and_threads_of_parts_add_up(stack: str, url: str) -> None:
-    found = counted(url, stack)
-    add_up(found, "tasks")
-    add_up(found, "threads")
+    measurement = counted(url, stack)
+    add_up(measurement, "tasks")
+    add_up(measurement, "threads")
 
 
 @needs("py_calls")
@@ -293,15 +294,15 @@ def test_each_row_has_its_own_calls(with_no_work: Measurement) -> None:
     ],
 )
 def test_threads_belong_to_their_row(stack: str, url: str, threads: dict[str, int]) -> None:
-    found = of_rows(counted(url, stack), "threads")
-    assert {name: count for name, count in found.items() if count} == threads
+    counts = of_rows(counted(url, stack), "threads")
+    assert {name: count for name, count in counts.items() if count} == threads
 
 
 @pytest.mark.parametrize("stack", ["mixed", "sync"])
 def test_layers_have_the_same_threads_with_and_without_parts(stack: str) -> None:
     def threads(*, inside: bool) -> dict[str, int]:
-        found = measured(app(stack), inside=inside, url="/thread", settings={"timed": False})
-        return {layer.name: number(layer.counts, "threads") for layer in found.layers}
+        measurement = measured(app(stack), inside=inside, url="/thread", settings={"timed": False})
+        return {layer.name: number(layer.counts, "threads") for layer in measurement.layers}
 
     assert threads(inside=True) == threads(inside=False)
 
@@ -312,8 +313,8 @@ def test_layers_have_the_same_threads_with_and_without_parts(stack: str) -> None
 def test_every_part_has_its_own_calls_by_the_clock() -> None:
     def ticks(numbers: dict[str, int]) -> dict[str, float]:
         with costs(work, numbers):
-            _, found = calls(handler, "/numbered/1", lambda stack: stack.inside)
-        return {layer.name: found.split[entry].estimate for entry, layer in stack_of(handler, "/numbered/1").parts}
+            _, estimates = calls(handler, "/numbered/1", lambda stack: stack.inside)
+        return {layer.name: estimates.split[entry].estimate for entry, layer in stack_of(handler, "/numbered/1").parts}
 
     handler = app()
     before, after = ticks({}), ticks(MORE)
@@ -348,5 +349,5 @@ def test_a_view_in_a_thread_takes_what_it_spins_and_its_hop() -> None:
 
 
 def us_of(url: str, stack: str) -> dict[str, float]:
-    found: Any = measured(app(stack), inside=True, url=url, settings={"max_time_s": 1.0})
-    return {part.name: part.us.estimate for part in found.endpoint.parts if part.us}
+    measurement: Any = measured(app(stack), inside=True, url=url, settings={"max_time_s": 1.0})
+    return {part.name: part.us.estimate for part in measurement.endpoint.parts if part.us}

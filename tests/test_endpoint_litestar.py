@@ -116,10 +116,10 @@ def test_a_release_whose_functions_have_moved_closes_the_endpoint(
     gate: Gate, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(GATES, "litestar", (*GATES["litestar"], gate))
-    found = measured(app, inside=True, url="/view", settings={"timed": False})
-    assert found.endpoint.closed is not None
-    assert why in found.endpoint.closed
-    assert not found.endpoint.parts
+    measurement = measured(app, inside=True, url="/view", settings={"timed": False})
+    assert measurement.endpoint.closed is not None
+    assert why in measurement.endpoint.closed
+    assert not measurement.endpoint.parts
 
 
 # ---- counts -----------------------------------------------------------------------------------------------------
@@ -140,7 +140,8 @@ def with_no_work(request: pytest.FixtureRequest) -> Measurement:
 
 
 @pytest.mark.parametrize(
-    "quantity", ["tasks", "threads", *(pytest.param(one, marks=needs(one)) for one in ("objects", *EXECUTED))]
+    "quantity",
+    ["tasks", "threads", *(pytest.param(quantity, marks=needs(quantity)) for quantity in ("objects", *EXECUTED))],
 )
 def test_the_parts_add_up_to_the_endpoint(quantity: CountedQuantity, with_no_work: Measurement) -> None:
     assert sum(of_parts(with_no_work, quantity).values()) == number(with_no_work.ledger.endpoint, quantity)
@@ -235,7 +236,7 @@ def test_dependencies_side_by_side_take_what_they_spin() -> None:
         us = us_of("/beside")
     assert 400 * 0.95 < us["base"] < 400 * 1.1 + 40
     assert 300 * 0.95 < us["sync"] < 300 * 1.1 + 40
-    assert all(one < 250 for name, one in us.items() if name not in ("base", "sync")), us
+    assert all(part_us < 250 for name, part_us in us.items() if name not in ("base", "sync")), us
 
 
 @pytest.mark.live
@@ -243,12 +244,12 @@ def test_what_a_stream_takes_is_in_respond() -> None:
     with costs(spin, {"respond": 200}):
         us = us_of("/stream")
     assert us["respond"] > 3 * 200
-    assert all(one < 200 for name, one in us.items() if name != "respond"), us
+    assert all(part_us < 200 for name, part_us in us.items() if name != "respond"), us
 
 
 def us_of(url: str) -> dict[str, float]:
-    found: Any = measured(app, inside=True, url=url, settings={"max_time_s": 1.0})
-    return {part.name.rpartition(":")[2]: part.us.estimate for part in found.endpoint.parts if part.us}
+    measurement: Any = measured(app, inside=True, url=url, settings={"max_time_s": 1.0})
+    return {part.name.rpartition(":")[2]: part.us.estimate for part in measurement.endpoint.parts if part.us}
 
 
 def test_the_stack_of_the_app_is_not_changed() -> None:

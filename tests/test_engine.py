@@ -199,9 +199,9 @@ def reason(report: LayerReport, quantity: str = "us") -> str:
 
 
 def occupation(measurement: Measurement, name: str) -> Occupation:
-    found = measurement.layer(name).occupation
-    assert found is not None
-    return found
+    occupied = measurement.layer(name).occupation
+    assert occupied is not None
+    return occupied
 
 
 @pytest.mark.parametrize("read_ns", [0, 70])
@@ -353,8 +353,8 @@ def test_where_nobody_reads_the_figures_a_run_stops_when_all_budgets_are_known_t
         measurement = server.measure([Middleware(Wavering, clock=server.clock)], budgets=budgets)
         assert measurement.verdict == "pass"
         assert any(STOPPED_NOTE in note for note in measurement.notes) == (not precise)
-        found = measurement.layer("Wavering").us
-        assert found.low < 10 < found.high
+        interval = measurement.layer("Wavering").us
+        assert interval.low < 10 < interval.high
         requests[precise] = server.requests
     assert requests[False] < 500
     assert requests[True] > 3 * requests[False]
@@ -375,8 +375,8 @@ def test_figures_that_are_read_are_precise_also_where_nobody_asked_for_them(budg
     measurement = server.measure([Middleware(Wavering, clock=server.clock, spread=1.2)], budgets=budgets)
     assert measurement.verdict == ("fail" if budgets.quantities else None)
     assert not any(STOPPED_NOTE in note for note in measurement.notes)
-    found = measurement.layer("Wavering").us
-    assert found.half_width < 0.6
+    interval = measurement.layer("Wavering").us
+    assert interval.half_width < 0.6
 
 
 def test_samples_of_an_app_that_is_not_warm_bring_no_other_verdict_than_that_all_is_kept() -> None:
@@ -412,7 +412,7 @@ def test_a_machine_that_nobody_knows_is_watched_for_longer_before_a_failure_is_b
         assert measurement.verdict == "fail"
         seconds.append(measurement.effort.seconds)
     assert seconds[0] >= SCHEDULE.watched_time_s
-    assert all(SCHEDULE.failure_time_s <= one < SCHEDULE.watched_time_s for one in seconds[1:])
+    assert all(SCHEDULE.failure_time_s <= run_s < SCHEDULE.watched_time_s for run_s in seconds[1:])
 
 
 def test_a_machine_that_earlier_runs_saw_for_a_moment_is_watched_for_the_rest_of_the_time() -> None:
@@ -630,9 +630,9 @@ def test_a_run_goes_on_until_everything_is_known_and_its_looks_grow(what: str) -
     def without(*arguments: Any, **named: Any) -> Estimates:
         nonlocal looks
         looks += 1
-        found = estimate(*arguments, **named)
-        rows = {"split": found.split, "cpu": found.cpu}.get(what)
-        return replace(found, **{what: UNKNOWN if rows is None else dict.fromkeys(rows, UNKNOWN)})  # type: ignore[arg-type]
+        estimates = estimate(*arguments, **named)
+        rows = {"split": estimates.split, "cpu": estimates.cpu}.get(what)
+        return replace(estimates, **{what: UNKNOWN if rows is None else dict.fromkeys(rows, UNKNOWN)})  # type: ignore[arg-type]
 
     clock, schedule = FakeClock(), replace(SCHEDULE, most_first=32)
     server = Server(clock, cpu_clock=clock, endpoint_us=10_000, schedule=schedule, estimate=without)
@@ -908,12 +908,12 @@ def test_without_a_row_the_whole_is_to_be_precise() -> None:
         clock.let_pass(noise.uniform(1000, 3000))
         await hello(scope, receive, send)
 
-    found = counted(app, None, clock, PRECISE, max_time_s=5)
+    measurement = counted(app, None, clock, PRECISE, max_time_s=5)
     assert (
-        found.books.total.half_width <= 0.03 * found.books.total.estimate
-        or found.effort.seconds >= PRECISE.precision_time_s
+        measurement.books.total.half_width <= 0.03 * measurement.books.total.estimate
+        or measurement.effort.seconds >= PRECISE.precision_time_s
     )
-    assert found.effort.requests > 192
+    assert measurement.effort.requests > 192
 
 
 def test_a_total_is_judged_where_no_probe_can_stand() -> None:
@@ -982,35 +982,35 @@ def exactly(us: float) -> object:
 
 def test_a_layer_that_works_is_busy_all_the_time() -> None:
     measurement = spending({"work": 200})
-    found = occupation(measurement, "Spends")
+    occupied = occupation(measurement, "Spends")
     assert us(measurement, "Spends") == exactly(200)
-    assert found.busy == measurement.layer("Spends").us
-    assert (found.wait_us, found.cpu_us, found.blocking) == (0, exactly(200), False)
+    assert occupied.busy == measurement.layer("Spends").us
+    assert (occupied.wait_us, occupied.cpu_us, occupied.blocking) == (0, exactly(200), False)
 
 
 def test_a_layer_that_waits_is_not_busy_meanwhile() -> None:
     measurement = spending({"work": 20, "wait": 300})
-    found = occupation(measurement, "Spends")
+    occupied = occupation(measurement, "Spends")
     assert us(measurement, "Spends") == exactly(320)
-    assert found.busy.estimate == exactly(20)
-    assert found.busy.half_width == exactly(method_us(20, measurement.books.total.estimate))
-    assert (found.wait_us, found.cpu_us, found.blocking) == (exactly(300), exactly(20), False)
+    assert occupied.busy.estimate == exactly(20)
+    assert occupied.busy.half_width == exactly(method_us(20, measurement.books.total.estimate))
+    assert (occupied.wait_us, occupied.cpu_us, occupied.blocking) == (exactly(300), exactly(20), False)
 
 
 def test_a_layer_that_blocks_is_busy_without_the_processor() -> None:
     measurement = spending({"work": 20, "block": 200})
-    found = occupation(measurement, "Spends")
+    occupied = occupation(measurement, "Spends")
     assert us(measurement, "Spends") == exactly(220)
-    assert found.busy == measurement.layer("Spends").us
-    assert (found.wait_us, found.cpu_us, found.blocking) == (0, exactly(20), True)
+    assert occupied.busy == measurement.layer("Spends").us
+    assert (occupied.wait_us, occupied.cpu_us, occupied.blocking) == (0, exactly(20), True)
 
 
 def test_a_layer_may_work_block_and_wait() -> None:
     measurement = spending({"work": 100, "block": 200, "wait": 400})
-    found = occupation(measurement, "Spends")
+    occupied = occupation(measurement, "Spends")
     assert us(measurement, "Spends") == exactly(700)
-    assert (found.busy.estimate, found.wait_us, found.cpu_us) == (exactly(300), exactly(400), exactly(100))
-    assert found.blocking
+    assert (occupied.busy.estimate, occupied.wait_us, occupied.cpu_us) == (exactly(300), exactly(400), exactly(100))
+    assert occupied.blocking
 
 
 def test_each_layer_has_its_own_share_of_the_time() -> None:
@@ -1031,12 +1031,12 @@ def test_without_a_clock_of_the_processor_nobody_is_said_to_block() -> None:
 
 def test_with_few_requests_on_the_clock_of_the_processor_nothing_is_said_of_it() -> None:
     measurement = spending({"work": 4000, "block": 4000}, max_time_s=0.3)
-    found = occupation(measurement, "Spends")
-    assert found.busy.estimate == exactly(8000)
-    assert (found.cpu_us, found.blocking) == (None, False)
+    occupied = occupation(measurement, "Spends")
+    assert occupied.busy.estimate == exactly(8000)
+    assert (occupied.cpu_us, occupied.blocking) == (None, False)
     measurement = spending({"work": 4000, "block": 4000}, max_time_s=0.8)
-    found = occupation(measurement, "Spends")
-    assert (found.cpu_us, found.blocking) == (exactly(4000), True)
+    occupied = occupation(measurement, "Spends")
+    assert (occupied.cpu_us, occupied.blocking) == (exactly(4000), True)
 
 
 @pytest.mark.parametrize(
@@ -1051,11 +1051,11 @@ def test_with_few_requests_on_the_clock_of_the_processor_nothing_is_said_of_it()
 )
 def test_what_the_event_loop_works_during_a_suspension_is_no_wait(wait: float, loops: float, wait_us: float) -> None:
     measurement = spending({"work": 20, "wait": wait, "loops": loops})
-    found = occupation(measurement, "Spends")
+    occupied = occupation(measurement, "Spends")
     assert us(measurement, "Spends") == exactly(20 + wait)
-    assert found.wait_us == exactly(wait_us)
-    assert found.busy.estimate == exactly(20 + wait - wait_us)
-    assert not found.blocking
+    assert occupied.wait_us == exactly(wait_us)
+    assert occupied.busy.estimate == exactly(20 + wait - wait_us)
+    assert not occupied.blocking
 
 
 @pytest.mark.parametrize(
@@ -1070,9 +1070,9 @@ def test_a_task_layer_that_waits() -> None:
     server = Server(clocks.wall, cpu_clock=clocks.cpu)
     measurement = server.measure([Middleware(SpendsInATask, clocks=clocks, work=50, wait=300)])
     assert us(measurement, "SpendsInATask") == exactly(350)
-    found = occupation(measurement, "SpendsInATask")
-    assert (found.busy.estimate, found.wait_us, found.cpu_us) == (exactly(50), exactly(300), exactly(50))
-    assert not found.blocking
+    occupied = occupation(measurement, "SpendsInATask")
+    assert (occupied.busy.estimate, occupied.wait_us, occupied.cpu_us) == (exactly(50), exactly(300), exactly(50))
+    assert not occupied.blocking
 
 
 @pytest.mark.parametrize(
@@ -1139,7 +1139,7 @@ def judged_as_told(quantity: str, us: Estimate, bound: float, conditions: Condit
 def requests_by_look(
     budgets: Budgets,
     judge: Judge,
-    change: Callable[[Estimates], Estimates] = lambda found: found,
+    change: Callable[[Estimates], Estimates] = lambda estimates: estimates,
     schedule: Schedule = SCHEDULE,
 ) -> list[dict[str, int]]:
     """List the number of requests of each kind at each look, with `change` applied to the estimates."""
@@ -1204,7 +1204,9 @@ def test_a_look_makes_about_as_many_requests_whatever_is_wanted(name: str) -> No
 
 def test_a_budget_below_the_detection_limit_waits_for_the_null_layers() -> None:
     budgets = Budgets(layers={"StartsATask": {"us": OPEN_US}})
-    looks = requests_by_look(budgets, judged_as_told, lambda found: replace(found, detection_limit_us=2 * OPEN_US))
+    looks = requests_by_look(
+        budgets, judged_as_told, lambda estimates: replace(estimates, detection_limit_us=2 * OPEN_US)
+    )
     assert most_grown(looks) == {"split"}
 
 
@@ -1260,8 +1262,8 @@ def counted(
 
 def count(measurement: Measurement, name: str, quantity: CountedQuantity) -> int:
     counts = measurement.layer(name).counts
-    found = counts.of(quantity)
-    return found.count
+    quantity_count = counts.of(quantity)
+    return quantity_count.count
 
 
 def test_when_every_budget_is_a_count_nothing_is_timed() -> None:

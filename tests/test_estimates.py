@@ -86,10 +86,10 @@ FORK = [entry(None), entry(0), entry(0)]
 def series(centre: float, count: int = 200, noise: float = 2.0, seed: int = 1) -> Series:
     """Make values around `centre`, taken on a steady machine."""
     rng = random.Random(seed)
-    found = Series()
+    values = Series()
     for _ in range(count):
-        found.add(centre + rng.uniform(-noise, noise), STEADY_NS)
-    return found
+        values.add(centre + rng.uniform(-noise, noise), STEADY_NS)
+    return values
 
 
 def samples(
@@ -127,10 +127,10 @@ def samples(
         for number in range(counts[index])
     ]
     rng.shuffle(doubled)
-    found = Samples(tuple(nulls_ns), sent or {})
+    taken = Samples(tuple(nulls_ns), sent or {})
     for null in doubled:
         put(
-            found.split,
+            taken.split,
             nulls_ns[null.index]
             + null.blanks.count * blank_ns
             + null.blanks.wrapping * (sent or {}).get(null.index, 0) * (null.blanks.count * wrap_ns + handed_ns)
@@ -142,8 +142,8 @@ def samples(
             others=others,
             passing_ns=passing * nulls_ns[null.index],
         )
-    found.whole = series(sum(owned_ns.values()) if whole_ns is None else whole_ns, seed=40)
-    return found
+    taken.whole = series(sum(owned_ns.values()) if whole_ns is None else whole_ns, seed=40)
+    return taken
 
 
 def estimated(found: Samples, entries: list[Boundary], *, outside: bool = False, look: int = 1) -> Estimates:
@@ -161,22 +161,22 @@ def near(us: float) -> object:
 
 
 def test_half_of_its_own_null_and_half_of_its_childs_are_taken_off_a_layer() -> None:
-    found = estimated(samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 40_000}, {0: 1000, 1: 2000, 2: 4000}), CHAIN)
-    assert found.split[0].estimate == near(20 - (1 + 2) / 2)
-    assert found.split[1].estimate == near(30 - (2 + 4) / 2)
-    assert found.split[2].estimate == near(40 - 4 / 2)
+    estimates = estimated(samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 40_000}, {0: 1000, 1: 2000, 2: 4000}), CHAIN)
+    assert estimates.split[0].estimate == near(20 - (1 + 2) / 2)
+    assert estimates.split[1].estimate == near(30 - (2 + 4) / 2)
+    assert estimates.split[2].estimate == near(40 - 4 / 2)
 
 
 def test_a_layer_with_two_children_pays_for_the_probes_of_both() -> None:
-    found = estimated(samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 40_000}, {0: 1000, 1: 2000, 2: 4000}), FORK)
-    assert found.split[0].estimate == near(20 - (1 + 2 + 4) / 2)
-    assert found.split[1].estimate == near(30 - 2 / 2)
+    estimates = estimated(samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 40_000}, {0: 1000, 1: 2000, 2: 4000}), FORK)
+    assert estimates.split[0].estimate == near(20 - (1 + 2 + 4) / 2)
+    assert estimates.split[1].estimate == near(30 - 2 / 2)
 
 
 def test_the_child_of_an_entry_without_a_probe_is_its_parents_child() -> None:
-    found = estimated(samples({-1: 5000, 0: 20_000, 1: 0, 2: 40_000}, {0: 1000, 2: 4000}), CHAIN)
-    assert found.split[0].estimate == near(20 - (1 + 4) / 2)
-    assert 1 not in found.split
+    estimates = estimated(samples({-1: 5000, 0: 20_000, 1: 0, 2: 40_000}, {0: 1000, 2: 4000}), CHAIN)
+    assert estimates.split[0].estimate == near(20 - (1 + 4) / 2)
+    assert 1 not in estimates.split
 
 
 def test_a_part_of_a_layer_without_a_probe_is_read_with_what_is_outside_of_it() -> None:
@@ -195,36 +195,36 @@ def test_the_server_pays_for_the_outer_half_of_the_outermost_probe_at_each_messa
 
 def test_the_app_object_is_outside_and_not_a_layer() -> None:
     taken = samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 40_000}, {0: 1000, 1: 2000, 2: 4000})
-    found = estimated(taken, CHAIN, outside=True)
-    assert set(found.split) == {1, 2}
-    assert found.outside.estimate == near(5 - 0.5 * 3 / 4 + 20 - (1 + 2) / 2)
+    estimates = estimated(taken, CHAIN, outside=True)
+    assert set(estimates.split) == {1, 2}
+    assert estimates.outside.estimate == near(5 - 0.5 * 3 / 4 + 20 - (1 + 2) / 2)
 
 
 def test_a_boundary_that_differs_from_the_others_is_read_right_from_few_nulls() -> None:
     owned, nulls = {-1: 5000.0, 0: 20_000.0, 1: 30_000.0, 2: 40_000.0}, {0: 1000.0, 1: 1000.0, 2: 4000.0}
     for count in (FEWEST_NULLS, OWN_NULLS - 1, OWN_NULLS):
-        found = estimated(samples(owned, nulls, null_counts={0: 31, 1: 31, 2: count}), CHAIN)
-        assert found.split[2].estimate == near(40 - 4 / 2)
+        estimates = estimated(samples(owned, nulls, null_counts={0: 31, 1: 31, 2: count}), CHAIN)
+        assert estimates.split[2].estimate == near(40 - 4 / 2)
         # With few null layers of its own, the boundary may be like the others.
-        assert (found.split[2].high > 40 - 1 / 2) == (count < OWN_NULLS)
-    found = estimated(samples(owned, nulls, null_counts={0: 31, 1: 31, 2: FEWEST_NULLS - 1}), CHAIN)
-    assert found.split[2].estimate == near(40 - 1 / 2)
+        assert (estimates.split[2].high > 40 - 1 / 2) == (count < OWN_NULLS)
+    estimates = estimated(samples(owned, nulls, null_counts={0: 31, 1: 31, 2: FEWEST_NULLS - 1}), CHAIN)
+    assert estimates.split[2].estimate == near(40 - 1 / 2)
 
 
 def test_what_the_blank_layers_take_is_no_cost_of_a_probe() -> None:
     owned, nulls = {-1: 5000.0, 0: 20_000.0, 1: 30_000.0, 2: 40_000.0}, {0: 1000.0, 1: 2000.0, 2: 4000.0}
-    found = estimated(samples(owned, nulls, blank_ns=180, blanks=(1, 1, 2)), CHAIN)
-    assert found.split[0].estimate == near(20 - (1 + 2) / 2)
-    assert found.split[1].estimate == near(30 - (2 + 4) / 2)
-    assert found.split[2].estimate == near(40 - 4 / 2)
-    least = method_us(0, found.whole.estimate)
-    assert least < found.detection_limit_us < least + 0.01
+    estimates = estimated(samples(owned, nulls, blank_ns=180, blanks=(1, 1, 2)), CHAIN)
+    assert estimates.split[0].estimate == near(20 - (1 + 2) / 2)
+    assert estimates.split[1].estimate == near(30 - (2 + 4) / 2)
+    assert estimates.split[2].estimate == near(40 - 4 / 2)
+    least = method_us(0, estimates.whole.estimate)
+    assert least < estimates.detection_limit_us < least + 0.01
 
 
 def test_as_long_as_a_blank_layer_is_not_known_it_takes_something_from_nothing_to_all_of_the_null_layer() -> None:
-    found = estimated(samples({-1: 5000, 0: 20_000}, {0: 1000}, blank_ns=180, blanks=(1,)), CHAIN)
-    row = found.split[0]
-    method = method_us(row.estimate, found.whole.estimate)
+    estimates = estimated(samples({-1: 5000, 0: 20_000}, {0: 1000}, blank_ns=180, blanks=(1,)), CHAIN)
+    row = estimates.split[0]
+    method = method_us(row.estimate, estimates.whole.estimate)
     assert row.low == pytest.approx(20 - 1.18 / 2 - method, abs=0.005)
     assert row.high == pytest.approx(20 + method, abs=0.005)
 
@@ -232,10 +232,12 @@ def test_as_long_as_a_blank_layer_is_not_known_it_takes_something_from_nothing_t
 def test_where_null_layers_have_several_blank_layers_each_takes_its_share_at_most() -> None:
     """About seven null layers have one blank layer and seven have four: too few to know the cost of a blank layer."""
     taken = samples({-1: 5000, 0: 20_000}, {0: 1000}, blank_ns=180, blanks=(1, 4), null_counts={0: 14})
-    found = estimated(taken, CHAIN)
-    row = found.split[0]
+    estimates = estimated(taken, CHAIN)
+    row = estimates.split[0]
     most = (1 + 4 * 0.18) / 4
-    assert row.high == pytest.approx(20 - (1.18 - most) / 2 + method_us(row.estimate, found.whole.estimate), abs=0.02)
+    assert row.high == pytest.approx(
+        20 - (1.18 - most) / 2 + method_us(row.estimate, estimates.whole.estimate), abs=0.02
+    )
 
 
 def test_what_it_costs_to_hand_messages_over_is_taken_off_whoever_hands_them_over() -> None:
@@ -245,12 +247,12 @@ def test_what_it_costs_to_hand_messages_over_is_taken_off_whoever_hands_them_ove
     taken = samples(
         owned, nulls, blank_ns=180, blanks=(1, 1, 2), wrap_ns=110, handed_ns=160, sent={0: 10, 1: 10, 2: 10}
     )
-    found = estimated(taken, entries)
-    assert found.split[0].estimate == near(20 - (1 + 2) / 2)
-    assert found.split[1].estimate == near(30 - (2 + 4) / 2 - 10 * 0.16)
-    assert found.split[2].estimate == near(40 - 4 / 2 - 10 * 0.08)
-    assert found.outside.estimate == near(5 - 0.5 * 3 / 4 - 10 * 0.08)
-    assert sampling_us(found.split[1], found) < 0.1
+    estimates = estimated(taken, entries)
+    assert estimates.split[0].estimate == near(20 - (1 + 2) / 2)
+    assert estimates.split[1].estimate == near(30 - (2 + 4) / 2 - 10 * 0.16)
+    assert estimates.split[2].estimate == near(40 - 4 / 2 - 10 * 0.08)
+    assert estimates.outside.estimate == near(5 - 0.5 * 3 / 4 - 10 * 0.08)
+    assert sampling_us(estimates.split[1], estimates) < 0.1
 
 
 def test_the_interval_of_a_row_misses_no_more_often_than_its_share_of_alpha(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +263,7 @@ def test_the_interval_of_a_row_misses_no_more_often_than_its_share_of_alpha(monk
     truth_us = {0: 20 - (1 + 2) / 2, 1: 30 - (2 + 4) / 2 - 2 * 0.16, 2: 40 - 4 / 2 - 2 * 0.08}
     runs, missed = 100, dict.fromkeys(truth_us, 0)
     for seed in range(runs):
-        found = estimated(
+        figures = estimated(
             samples(
                 {-1: 5000.0, 0: 20_000.0, 1: 30_000.0, 2: 40_000.0},
                 {0: 1000.0, 1: 2000.0, 2: 4000.0},
@@ -278,7 +280,7 @@ def test_the_interval_of_a_row_misses_no_more_often_than_its_share_of_alpha(monk
             entries,
         )
         for index, us in truth_us.items():
-            missed[index] += not found.split[index].low <= us <= found.split[index].high
+            missed[index] += not figures.split[index].low <= us <= figures.split[index].high
     # Half of alpha at the first look, shared by five intervals: three rows, the outside and the total.
     share = 0.6 / 2 / 5
     assert max(missed.values()) <= runs * share + 3 * math.sqrt(runs * share)
@@ -287,13 +289,13 @@ def test_the_interval_of_a_row_misses_no_more_often_than_its_share_of_alpha(monk
 def test_as_long_as_the_handing_is_not_known_it_may_take_all_that_a_null_layer_does_for_a_message() -> None:
     entries = [entry(None), entry(0, same_send=False)]
     taken = samples({-1: 5000, 0: 20_000, 1: 30_000}, {0: 1000, 1: 1000}, blanks=(1,), handed_ns=160, sent={0: 2, 1: 2})
-    found = estimated(taken, entries).split[0]
+    row = estimated(taken, entries).split[0]
     unknown = replace(taken, sent={})
     plain = estimated(unknown, entries).split[0]
-    assert found.estimate == plain.estimate == near(20 - 1)
+    assert row.estimate == plain.estimate == near(20 - 1)
     # Half of the handing at each of four handovers; the null layers read up to 1.32 µs, for entering and two messages.
-    assert plain.low - found.low == pytest.approx(4 * 1.32 / 3 / 2, abs=0.01)
-    assert found.high == pytest.approx(plain.high, abs=0.01)
+    assert plain.low - row.low == pytest.approx(4 * 1.32 / 3 / 2, abs=0.01)
+    assert row.high == pytest.approx(plain.high, abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -321,22 +323,22 @@ def test_a_layer_is_paired_with_the_nulls_of_its_moment() -> None:
         slow = 1.04 if number % 140 < 70 else 1.0
         put(split, 1000 * slow, {-1: 0, 0: 500 * slow})
     taken = Samples((0,), split=split)
-    found = estimated(taken, CHAIN)
-    assert found.split[0].estimate == pytest.approx(0, abs=1e-9)
-    assert sampling_us(found.split[0], found) < 0.03
+    estimates = estimated(taken, CHAIN)
+    assert estimates.split[0].estimate == pytest.approx(0, abs=1e-9)
+    assert sampling_us(estimates.split[0], estimates) < 0.03
 
 
 def test_however_many_samples_there_are_the_method_may_be_wrong() -> None:
     taken = samples({-1: 5000, 0: 20_000}, {0: 1000}, null_noise=0)
     row = taken.split
     taken.split = replace(row, spent=[row.spent[0]] * len(row.spent))
-    found = estimated(taken, CHAIN)
-    for us in (found.split[0], found.outside):
+    estimates = estimated(taken, CHAIN)
+    for us in (estimates.split[0], estimates.outside):
         assert us.half_width == pytest.approx(method_us(us.estimate, 25))
-    half_widths = {0: found.split[0].half_width, "outside": found.outside.half_width}
-    assert found.method_us == {key: pytest.approx(us) for key, us in half_widths.items()}
-    assert found.detection_limit_us == pytest.approx(method_us(0, 25))
-    assert found.whole.half_width < 0.01
+    half_widths = {0: estimates.split[0].half_width, "outside": estimates.outside.half_width}
+    assert estimates.method_us == {key: pytest.approx(us) for key, us in half_widths.items()}
+    assert estimates.detection_limit_us == pytest.approx(method_us(0, 25))
+    assert estimates.whole.half_width < 0.01
 
 
 def test_the_method_may_be_wrong_by_more_where_a_layer_suspends_and_where_caches_get_cold() -> None:
@@ -348,19 +350,21 @@ def test_the_method_may_be_wrong_by_more_where_a_layer_suspends_and_where_caches
 
 def test_the_split_of_a_task_layer_says_what_it_shares_with_its_neighbours() -> None:
     entries = [*CHAIN[:1], replace(CHAIN[1], own_task=True), *CHAIN[2:]]
-    found = estimated(samples(OWNED, NULLS), entries)
-    task_us = found.split[0].estimate
-    assert found.shared_us == {0: pytest.approx((SHARED_SHARE - SUSPENDING_SHARE) * task_us)}
+    estimates = estimated(samples(OWNED, NULLS), entries)
+    task_us = estimates.split[0].estimate
+    assert estimates.shared_us == {0: pytest.approx((SHARED_SHARE - SUSPENDING_SHARE) * task_us)}
 
 
 def test_a_row_that_suspends_is_known_to_a_few_per_cent_but_what_it_holds_as_any_other() -> None:
     taken = samples({-1: 5000, 0: 20_000}, {0: 1000}, null_noise=0, suspended_ns={0: 9000}, resumed={0: 1})
     row = taken.split
     taken.split = replace(row, spent=[row.spent[0]] * len(row.spent))
-    found = estimated(taken, CHAIN)
-    whole_us = found.whole.estimate
-    split, holding = found.split[0], found.holding[0]
-    assert split.half_width == pytest.approx(method_us(split.estimate, whole_us, suspends=True)) == found.method_us[0]
+    estimates = estimated(taken, CHAIN)
+    whole_us = estimates.whole.estimate
+    split, holding = estimates.split[0], estimates.holding[0]
+    assert (
+        split.half_width == pytest.approx(method_us(split.estimate, whole_us, suspends=True)) == estimates.method_us[0]
+    )
     assert holding.half_width == pytest.approx(method_us(holding.estimate, whole_us))
 
 
@@ -374,23 +378,23 @@ def test_intervals_hold_the_truth_and_widen_with_every_look() -> None:
 
 
 def test_rows_without_samples_are_unbounded() -> None:
-    found = estimated(Samples((0, 1)), CHAIN)
-    for us in (found.split[0], found.split[1], found.outside, found.whole):
+    estimates = estimated(Samples((0, 1)), CHAIN)
+    for us in (estimates.split[0], estimates.split[1], estimates.outside, estimates.whole):
         assert (us.low, us.high) == (-math.inf, math.inf)
-    assert found.detection_limit_us == math.inf
-    assert (found.step, found.others) == (ZERO, ZERO)
+    assert estimates.detection_limit_us == math.inf
+    assert (estimates.step, estimates.others) == (ZERO, ZERO)
 
 
 def test_an_app_without_a_probe_has_a_whole_and_nothing_else() -> None:
-    found = estimated(samples({-1: 5000}, {}), [])
-    assert found.split == {}
-    assert found.whole.estimate == near(5)
+    estimates = estimated(samples({-1: 5000}, {}), [])
+    assert estimates.split == {}
+    assert estimates.whole.estimate == near(5)
 
 
 def test_the_last_look_has_the_chances_that_were_not_spent() -> None:
     taken = samples({-1: 5000, 0: 20_000}, {0: 1000}, own_noise=2000)
-    one, last = (estimate(taken, CHAIN, outside=False, look=6, last=last).split[0] for last in (False, True))
-    assert one.low < last.low < last.estimate < last.high < one.high
+    usual, last = (estimate(taken, CHAIN, outside=False, look=6, last=last).split[0] for last in (False, True))
+    assert usual.low < last.low < last.estimate < last.high < usual.high
 
 
 def test_requests_from_busy_moments_are_left_out() -> None:
@@ -442,12 +446,12 @@ def added_up(found: Estimates) -> float:
 @pytest.mark.parametrize("step_ns", [0.0, 700.0, 2500.0])
 @pytest.mark.parametrize("others_ns", [0.0, 15_000.0])
 def test_what_logging_the_steps_costs_is_taken_off_where_they_are(step_ns: float, others_ns: float) -> None:
-    found = estimated(stepping(step_ns, others=(others_ns, 0)), CHAIN)
-    assert found.step.estimate == near(step_ns / 1000)
-    assert found.step.low <= step_ns / 1000 <= found.step.high
-    assert [found.split[index].estimate for index in range(3)] == [near(OWNED[index] / 1000) for index in range(3)]
-    assert found.outside.estimate == near(OWNED[-1] / 1000)
-    assert added_up(found) == near(found.whole.estimate)
+    estimates = estimated(stepping(step_ns, others=(others_ns, 0)), CHAIN)
+    assert estimates.step.estimate == near(step_ns / 1000)
+    assert estimates.step.low <= step_ns / 1000 <= estimates.step.high
+    assert [estimates.split[index].estimate for index in range(3)] == [near(OWNED[index] / 1000) for index in range(3)]
+    assert estimates.outside.estimate == near(OWNED[-1] / 1000)
+    assert added_up(estimates) == near(estimates.whole.estimate)
 
 
 @pytest.mark.parametrize("outside", [False, True])
@@ -469,19 +473,19 @@ def test_rows_add_up_to_the_total_also_beside_an_app_object_and_messages(outside
         others=(15_000.0, 0),
         whole_ns=sum(OWNED.values()) + 15_000,
     )
-    found = estimated(taken, entries, outside=outside)
-    assert found.step.estimate == pytest.approx(0.9, abs=0.005)
-    assert set(found.split) == ({1, 2} if outside else {0, 1, 2})
-    assert added_up(found) == pytest.approx(found.whole.estimate, abs=0.005)
+    estimates = estimated(taken, entries, outside=outside)
+    assert estimates.step.estimate == pytest.approx(0.9, abs=0.005)
+    assert set(estimates.split) == ({1, 2} if outside else {0, 1, 2})
+    assert added_up(estimates) == pytest.approx(estimates.whole.estimate, abs=0.005)
 
 
 def test_the_steps_of_others_are_logged_at_the_same_cost() -> None:
     step_ns, others_ns, steps = 700.0, 15_000.0, 4
     taken = stepping(step_ns, others=(others_ns + steps * step_ns, steps), whole_ns=sum(OWNED.values()) + others_ns)
-    found = estimated(taken, CHAIN)
-    assert found.step.estimate == near(step_ns / 1000)
-    assert found.others.estimate == near(others_ns / 1000)
-    assert added_up(found) == near(found.whole.estimate)
+    estimates = estimated(taken, CHAIN)
+    assert estimates.step.estimate == near(step_ns / 1000)
+    assert estimates.others.estimate == near(others_ns / 1000)
+    assert added_up(estimates) == near(estimates.whole.estimate)
 
 
 def test_to_log_a_step_costs_nothing_at_least_and_two_typical_probes_at_most() -> None:
@@ -496,27 +500,27 @@ def test_to_log_a_step_costs_nothing_at_least_and_two_typical_probes_at_most() -
 
 
 def test_where_no_step_follows_another_there_is_none_to_log() -> None:
-    found = estimated(stepping(0, resumed={}, whole_ns=50_000), CHAIN)
-    assert found.step == ZERO
-    assert [us.estimate for us in found.split.values()] == [near(20), near(30), near(40)]
+    estimates = estimated(stepping(0, resumed={}, whole_ns=50_000), CHAIN)
+    assert estimates.step == ZERO
+    assert [us.estimate for us in estimates.split.values()] == [near(20), near(30), near(40)]
 
 
 def test_without_whole_requests_the_steps_are_taken_to_cost_nothing() -> None:
     taken = stepping(700)
     taken.whole = Series()
-    found = estimated(taken, CHAIN)
-    assert found.step == ZERO
-    assert found.split[2].estimate == near(40 + 3 * 0.7)
-    assert not found.whole.bounded
+    estimates = estimated(taken, CHAIN)
+    assert estimates.step == ZERO
+    assert estimates.split[2].estimate == near(40 + 3 * 0.7)
+    assert not estimates.whole.bounded
 
 
 def test_where_the_whole_is_of_other_requests_the_cost_of_a_step_is_known_roughly() -> None:
     most_us = MOST_OF_A_STEP * 2.0
-    found = estimate(stepping(700, whole_ns=10_000), CHAIN, outside=False, look=1, mixed=True)
-    assert found.step == Estimate(near(most_us / 2), 0.0, near(most_us))  # type: ignore[arg-type]
-    assert found.split[2].low < 40 < found.split[2].high
-    assert found.split[2].half_width > 3 * most_us / 2
-    assert found.split[0].estimate == near(20)
+    estimates = estimate(stepping(700, whole_ns=10_000), CHAIN, outside=False, look=1, mixed=True)
+    assert estimates.step == Estimate(near(most_us / 2), 0.0, near(most_us))  # type: ignore[arg-type]
+    assert estimates.split[2].low < 40 < estimates.split[2].high
+    assert estimates.split[2].half_width > 3 * most_us / 2
+    assert estimates.split[0].estimate == near(20)
     assert estimate(stepping(0, resumed={}), CHAIN, outside=False, look=1, mixed=True).step == ZERO
 
 
@@ -539,17 +543,17 @@ def test_the_cost_of_a_step_is_as_unsure_as_both_totals(monkeypatch: pytest.Monk
 def test_steps_on_the_processors_clock_cost_as_much() -> None:
     taken = stepping(700)
     taken.cpu = stepping(700, whole_ns=0).split
-    found = estimated(taken, CHAIN)
-    assert [found.cpu[index].estimate for index in range(3)] == [near(20), near(30), near(40)]
+    estimates = estimated(taken, CHAIN)
+    assert [estimates.cpu[index].estimate for index in range(3)] == [near(20), near(30), near(40)]
 
 
 def test_the_time_of_others_is_in_no_row() -> None:
     plain = estimated(samples(OWNED, NULLS), CHAIN)
-    found = estimated(samples(OWNED, NULLS, others=(15_000.0, 0)), CHAIN)
+    estimates = estimated(samples(OWNED, NULLS, others=(15_000.0, 0)), CHAIN)
     assert plain.others.estimate == 0
-    assert found.others.estimate == near(15)
-    assert found.others.low <= 15 <= found.others.high
-    assert replace(found, others=plain.others) == plain
+    assert estimates.others.estimate == near(15)
+    assert estimates.others.low <= 15 <= estimates.others.high
+    assert replace(estimates, others=plain.others) == plain
 
 
 def test_the_time_of_others_is_that_of_quiet_moments_and_has_an_interval() -> None:
@@ -558,10 +562,10 @@ def test_the_time_of_others_is_that_of_quiet_moments_and_has_an_interval() -> No
         slow = 1.5 if number >= 300 else 1.0
         others_ns = 90_000.0 if number >= 300 else rng.uniform(10_000, 20_000)
         put(taken.split, 1000 * slow, {-1: 5000, 0: 20_000}, reference=slow * STEADY_NS, others=(others_ns, 0))
-    found = estimated(taken, CHAIN)
-    assert found.others.estimate == pytest.approx(15, abs=1)
-    assert found.others.low < found.others.estimate < found.others.high
-    assert 0.5 < found.others.half_width < 3
+    estimates = estimated(taken, CHAIN)
+    assert estimates.others.estimate == pytest.approx(15, abs=1)
+    assert estimates.others.low < estimates.others.estimate < estimates.others.high
+    assert 0.5 < estimates.others.half_width < 3
 
 
 # ---- how time is spent ------------------------------------------------------------------------------------------
@@ -569,18 +573,18 @@ def test_the_time_of_others_is_that_of_quiet_moments_and_has_an_interval() -> No
 
 def test_holding_leaves_out_the_suspensions_of_each_row_and_takes_off_the_same_probes() -> None:
     plain = estimated(samples(OWNED, NULLS), CHAIN)
-    found = estimated(samples(OWNED, NULLS, suspended_ns={0: 12_000, 2: 3000}, resumed={0: 1, 2: 1}), CHAIN)
-    assert [us.estimate for us in found.split.values()] == [us.estimate for us in plain.split.values()]
-    assert found.holding[0].estimate == near(found.split[0].estimate - 12)
-    assert found.holding[1].estimate == near(found.split[1].estimate)
-    assert found.holding[2].estimate == near(found.split[2].estimate - 3)
-    assert found.suspended == {0: near(12), 1: 0, 2: near(3)}
+    estimates = estimated(samples(OWNED, NULLS, suspended_ns={0: 12_000, 2: 3000}, resumed={0: 1, 2: 1}), CHAIN)
+    assert [us.estimate for us in estimates.split.values()] == [us.estimate for us in plain.split.values()]
+    assert estimates.holding[0].estimate == near(estimates.split[0].estimate - 12)
+    assert estimates.holding[1].estimate == near(estimates.split[1].estimate)
+    assert estimates.holding[2].estimate == near(estimates.split[2].estimate - 3)
+    assert estimates.suspended == {0: near(12), 1: 0, 2: near(3)}
 
 
 def test_without_suspensions_holding_is_the_whole_of_a_row() -> None:
-    found = estimated(samples(OWNED, NULLS), CHAIN)
-    assert found.holding == found.split
-    assert found.suspended == {0: 0, 1: 0, 2: 0}
+    estimates = estimated(samples(OWNED, NULLS), CHAIN)
+    assert estimates.holding == estimates.split
+    assert estimates.suspended == {0: 0, 1: 0, 2: 0}
 
 
 def test_a_wait_that_wavers_does_not_blur_what_is_held() -> None:
@@ -589,17 +593,17 @@ def test_a_wait_that_wavers_does_not_blur_what_is_held() -> None:
     for _ in range(400):
         waited = rng.uniform(10_000, 90_000)
         put(split, 1000, {-1: 0, 0: 500 + 7000 + waited}, suspended_ns={0: waited}, resumed={0: 1})
-    found = estimated(Samples((0,), split=split), CHAIN)
-    assert found.holding[0].estimate == pytest.approx(7, abs=1e-9)
-    assert sampling_us(found.holding[0], found) < 0.1
-    assert found.split[0].half_width > 1
-    assert found.suspended[0] == pytest.approx(50, abs=5)
+    estimates = estimated(Samples((0,), split=split), CHAIN)
+    assert estimates.holding[0].estimate == pytest.approx(7, abs=1e-9)
+    assert sampling_us(estimates.holding[0], estimates) < 0.1
+    assert estimates.split[0].half_width > 1
+    assert estimates.suspended[0] == pytest.approx(50, abs=5)
 
 
 def test_without_requests_on_the_processors_clock_there_is_no_such_row() -> None:
-    found = estimated(samples(OWNED, NULLS), CHAIN)
-    assert found.cpu is None
-    assert found.suspended_cpu == {0: ZERO, 1: ZERO, 2: ZERO}
+    estimates = estimated(samples(OWNED, NULLS), CHAIN)
+    assert estimates.cpu is None
+    assert estimates.suspended_cpu == {0: ZERO, 1: ZERO, 2: ZERO}
 
 
 def test_the_processors_time_comes_from_its_own_requests_and_its_own_null_layers() -> None:
@@ -612,23 +616,23 @@ def test_the_processors_time_comes_from_its_own_requests_and_its_own_null_layers
         resumed={1: 1},
     )
     taken.cpu = cpu.split
-    found = estimated(taken, CHAIN)
-    assert found.cpu[0].estimate == near(8 - (0.1 + 0.2) / 2)
-    assert found.cpu[1].estimate == near(9 - (0.2 + 0.4) / 2)
-    assert found.cpu[2].estimate == near(10 - 0.4 / 2)
-    assert (found.suspended_cpu[0], found.suspended_cpu[2]) == (ZERO, ZERO)
-    assert found.suspended_cpu[1].estimate == near(0.6)
-    assert found.suspended_cpu[1].half_width >= SUSPENDING_SHARE * found.suspended_cpu[1].estimate
-    assert (found.split, found.holding, found.suspended) == (plain.split, plain.holding, plain.suspended)
-    assert (found.outside, found.detection_limit_us) == (plain.outside, plain.detection_limit_us)
+    estimates = estimated(taken, CHAIN)
+    assert estimates.cpu[0].estimate == near(8 - (0.1 + 0.2) / 2)
+    assert estimates.cpu[1].estimate == near(9 - (0.2 + 0.4) / 2)
+    assert estimates.cpu[2].estimate == near(10 - 0.4 / 2)
+    assert (estimates.suspended_cpu[0], estimates.suspended_cpu[2]) == (ZERO, ZERO)
+    assert estimates.suspended_cpu[1].estimate == near(0.6)
+    assert estimates.suspended_cpu[1].half_width >= SUSPENDING_SHARE * estimates.suspended_cpu[1].estimate
+    assert (estimates.split, estimates.holding, estimates.suspended) == (plain.split, plain.holding, plain.suspended)
+    assert (estimates.outside, estimates.detection_limit_us) == (plain.outside, plain.detection_limit_us)
 
 
 def test_the_app_object_has_no_row_of_any_kind() -> None:
     taken = samples(OWNED, NULLS)
     taken.cpu = samples(OWNED, NULLS).split
-    found = estimated(taken, CHAIN, outside=True)
-    assert found.cpu is not None
-    for rows in (found.split, found.holding, found.suspended, found.cpu, found.suspended_cpu):
+    estimates = estimated(taken, CHAIN, outside=True)
+    assert estimates.cpu is not None
+    for rows in (estimates.split, estimates.holding, estimates.suspended, estimates.cpu, estimates.suspended_cpu):
         assert set(rows) == {1, 2}
 
 
@@ -637,8 +641,8 @@ def test_requests_on_the_processors_clock_from_busy_moments_are_left_out() -> No
     taken.cpu = samples({-1: 900, 0: 8000, 1: 0, 2: 0}, {0: 100}).split
     for _ in range(300):
         put(taken.cpu, 100, {-1: 900, 0: 90_000, 1: 0, 2: 0}, reference=1.5 * STEADY_NS)
-    found = estimated(taken, CHAIN)
-    assert found.cpu[0].estimate == near(8 - 0.05)
+    estimates = estimated(taken, CHAIN)
+    assert estimates.cpu[0].estimate == near(8 - 0.05)
 
 
 # ---- the detection limit --------------------------------------------------------------------------------------------
@@ -655,8 +659,8 @@ def test_the_detection_limit_shrinks_with_more_readings_and_grows_with_their_noi
 def test_so_many_readings_as_make_an_interval_make_a_detection_limit() -> None:
     nulls = dict.fromkeys(NULLS, 1000.0)
     taken = samples(OWNED, nulls, null_counts=dict.fromkeys(NULLS, 8), null_noise=500)
-    found = estimated(taken, CHAIN)
-    assert found.detection_limit_us < method_us(0, found.whole.estimate) + 2 * 0.5
+    estimates = estimated(taken, CHAIN)
+    assert estimates.detection_limit_us < method_us(0, estimates.whole.estimate) + 2 * 0.5
 
 
 def test_the_detection_limit_is_above_what_any_two_halves_differ_by() -> None:
@@ -673,22 +677,22 @@ def test_each_figure_has_the_slowdown_of_its_own_requests() -> None:
     """Only the requests with probes had no quick moment, so only rows have a slowdown."""
     taken = samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 0}, {0: 1000, 1: 1000})
     taken.split.reference[:] = [1.6 * STEADY_NS] * len(taken.split.reference)
-    found = estimated(taken, CHAIN).slowdowns
-    assert found == {"total": 1.0, "outside": pytest.approx(1.6), 0: pytest.approx(1.6), 1: pytest.approx(1.6)}
+    slowdowns = estimated(taken, CHAIN).slowdowns
+    assert slowdowns == {"total": 1.0, "outside": pytest.approx(1.6), 0: pytest.approx(1.6), 1: pytest.approx(1.6)}
     taken.split.reference[:100] = [STEADY_NS] * 100
     assert estimated(taken, CHAIN).slowdowns == {"total": 1.0, "outside": 1.0, 0: 1.0, 1: 1.0}
     taken.whole.reference[:] = [1.4 * STEADY_NS] * len(taken.whole.reference)
-    found = estimated(taken, CHAIN).slowdowns
-    assert found == {"total": pytest.approx(1.4), "outside": 1.0, 0: 1.0, 1: 1.0}
+    slowdowns = estimated(taken, CHAIN).slowdowns
+    assert slowdowns == {"total": pytest.approx(1.4), "outside": 1.0, 0: 1.0, 1: 1.0}
 
 
 def test_the_slowdown_is_read_from_the_samples() -> None:
     taken = samples({-1: 5000, 0: 20_000, 1: 0, 2: 0}, {0: 1000})
-    found = estimate(taken, CHAIN, outside=False, look=1, best_ns=STEADY_NS / 2)
-    assert found.slowdowns == {"total": 2.0, "outside": 2.0, 0: 2.0}
-    assert found.best_ns == STEADY_NS / 2
+    estimates = estimate(taken, CHAIN, outside=False, look=1, best_ns=STEADY_NS / 2)
+    assert estimates.slowdowns == {"total": 2.0, "outside": 2.0, 0: 2.0}
+    assert estimates.best_ns == STEADY_NS / 2
     other = estimated(taken, CHAIN)
-    assert replace(found, slowdowns=other.slowdowns, best_ns=other.best_ns) == other
+    assert replace(estimates, slowdowns=other.slowdowns, best_ns=other.best_ns) == other
 
 
 # ---- hops to threads --------------------------------------------------------------------------------------------
@@ -704,8 +708,8 @@ def test_only_rows_with_hops_may_have_waited_and_each_as_often_as_it_hops() -> N
     taken = samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 0}, {0: 1000, 1: 1000})
     taken.split.hops = [50_000.0] * 400
     taken.whole.hops = [60_000.0] * 200
-    found = estimate(taken, CHAIN, outside=False, look=1, hops=Hops({1: 2}, 3), best_hop_ns=40_000.0)
-    assert found.waits == {"total": near(60.0), 1: near(20.0)}
+    estimates = estimate(taken, CHAIN, outside=False, look=1, hops=Hops({1: 2}, 3), best_hop_ns=40_000.0)
+    assert estimates.waits == {"total": near(60.0), 1: near(20.0)}
     assert estimated(taken, CHAIN).waits == {}
 
 
@@ -716,8 +720,8 @@ def test_a_row_waits_while_most_hops_do_and_the_whole_if_any_of_its_hops_does(
     taken = samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 0}, {0: 1000, 1: 1000})
     taken.split.hops = hopping(slow_share, 400)
     taken.whole.hops = hopping(slow_share)
-    found = estimate(taken, CHAIN, outside=False, look=1, hops=Hops({1: 2}, 5), best_hop_ns=40_000.0)
-    waits = dict(found.waits)
+    estimates = estimate(taken, CHAIN, outside=False, look=1, hops=Hops({1: 2}, 5), best_hop_ns=40_000.0)
+    waits = dict(estimates.waits)
     assert waits.pop("total") >= 2000
     assert waits == split
 
@@ -729,5 +733,5 @@ def test_the_requests_after_slow_hops_do_not_count() -> None:
     for place, (used, hop) in enumerate(zip(taken.split.spent, quick, strict=True)):
         slower = 1 if hop < 1_000_000 or rng.random() < 0.1 else 3
         taken.split.spent[place] = replace(used, ns=(*used.ns[:2], slower * used.ns[2], *used.ns[3:]))
-    found = estimate(taken, CHAIN, outside=False, look=1, hops=Hops({1: 2}, 2), best_hop_ns=40_000.0)
-    assert found.split[1].estimate == near(30 - 1 / 2)
+    estimates = estimate(taken, CHAIN, outside=False, look=1, hops=Hops({1: 2}, 2), best_hop_ns=40_000.0)
+    assert estimates.split[1].estimate == near(30 - 1 / 2)

@@ -17,8 +17,8 @@ relaxed = settings(deadline=None)
 
 def read(*crossings: tuple[int, int]) -> Spent:
     """Read the log of a request that starts at 0, before any owner is charged."""
-    found = spent([HARNESS, 0, *(part for crossing in crossings for part in crossing)], 3 + FURTHER_OWNERS)
-    return Spent(found.ns[:3], found.suspended[:3], found.resumed[:3])
+    used = spent([HARNESS, 0, *(part for crossing in crossings for part in crossing)], 3 + FURTHER_OWNERS)
+    return Spent(used.ns[:3], used.suspended[:3], used.resumed[:3])
 
 
 def test_each_owner_has_the_time_from_its_crossing_to_the_next() -> None:
@@ -31,8 +31,8 @@ def test_time_before_the_first_crossing_is_nobodys() -> None:
 
 
 def test_the_servers_receive_and_send_are_the_harness() -> None:
-    found = read((OUTER, 0), (HARNESS, 10), (OUTER, 13), (HARNESS, 20), (OUTER, 24), (HARNESS, 30))
-    assert found.ns == (7, 23, 0)
+    used = read((OUTER, 0), (HARNESS, 10), (OUTER, 13), (HARNESS, 20), (OUTER, 24), (HARNESS, 30))
+    assert used.ns == (7, 23, 0)
 
 
 def passing(*crossings: tuple[int, int]) -> int:
@@ -54,23 +54,23 @@ def test_messages_pass_a_null_layer_between_entering_and_leaving_it(
 
 
 def test_a_suspension_belongs_to_the_owner_that_is_resumed() -> None:
-    found = read((OUTER, 0), (INNER, 10), (SUSPENDED, 15), (OUTER, 40), (HARNESS, 42))
-    assert found.ns == (0, 10 + 25 + 2, 5)
-    assert found.suspended == (0, 25, 0)
-    assert found.resumed == (0, 1, 0)
+    used = read((OUTER, 0), (INNER, 10), (SUSPENDED, 15), (OUTER, 40), (HARNESS, 42))
+    assert used.ns == (0, 10 + 25 + 2, 5)
+    assert used.suspended == (0, 25, 0)
+    assert used.resumed == (0, 1, 0)
 
 
 def test_an_owner_that_is_resumed_more_than_once_has_the_sum_of_its_suspensions() -> None:
-    found = read((OUTER, 0), (SUSPENDED, 1), (OUTER, 30), (SUSPENDED, 31), (OUTER, 71), (HARNESS, 72))
-    assert found.ns == (0, 72, 0)
-    assert found.suspended == (0, 29 + 40, 0)
-    assert found.resumed == (0, 2, 0)
+    used = read((OUTER, 0), (SUSPENDED, 1), (OUTER, 30), (SUSPENDED, 31), (OUTER, 71), (HARNESS, 72))
+    assert used.ns == (0, 72, 0)
+    assert used.suspended == (0, 29 + 40, 0)
+    assert used.resumed == (0, 2, 0)
 
 
 def test_each_owner_has_its_own_suspensions() -> None:
-    found = read((OUTER, 0), (INNER, 10), (SUSPENDED, 15), (INNER, 40), (OUTER, 42), (SUSPENDED, 43), (OUTER, 50))
-    assert found.ns == (0, 10 + 1 + 7, 5 + 25 + 2)
-    assert found.suspended == (0, 7, 25)
+    used = read((OUTER, 0), (INNER, 10), (SUSPENDED, 15), (INNER, 40), (OUTER, 42), (SUSPENDED, 43), (OUTER, 50))
+    assert used.ns == (0, 10 + 1 + 7, 5 + 25 + 2)
+    assert used.suspended == (0, 7, 25)
 
 
 def test_without_a_suspension_nobody_was_suspended() -> None:
@@ -78,29 +78,29 @@ def test_without_a_suspension_nobody_was_suspended() -> None:
 
 
 def test_tasks_that_take_turns_do_not_charge_one_another() -> None:
-    found = read((OUTER, 0), (SUSPENDED, 5), (INNER, 6), (SUSPENDED, 16), (OUTER, 18), (HARNESS, 20))
-    assert found.ns == (0, 5 + 2 + 2, 1 + 10)
-    assert found.suspended == (0, 2, 1)
-    assert found.resumed == (0, 1, 1)
+    used = read((OUTER, 0), (SUSPENDED, 5), (INNER, 6), (SUSPENDED, 16), (OUTER, 18), (HARNESS, 20))
+    assert used.ns == (0, 5 + 2 + 2, 1 + 10)
+    assert used.suspended == (0, 2, 1)
+    assert used.resumed == (0, 1, 1)
 
 
 def test_suspensions_one_inside_the_other_are_one() -> None:
-    found = read((OUTER, 0), (SUSPENDED, 5), (SUSPENDED, 6), (OUTER, 9), (HARNESS, 10))
-    assert found.ns == (0, 10, 0)
-    assert found.suspended == (0, 4, 0)
-    assert found.resumed == (0, 1, 0)
+    used = read((OUTER, 0), (SUSPENDED, 5), (SUSPENDED, 6), (OUTER, 9), (HARNESS, 10))
+    assert used.ns == (0, 10, 0)
+    assert used.suspended == (0, 4, 0)
+    assert used.resumed == (0, 1, 0)
 
 
 def test_a_resumption_in_the_servers_receive_is_the_harness() -> None:
-    found = read((OUTER, 0), (HARNESS, 10), (SUSPENDED, 12), (HARNESS, 20), (OUTER, 21), (HARNESS, 30))
-    assert found.ns == (11, 19, 0)
-    assert found.suspended == (8, 0, 0)
-    assert found.resumed == (1, 0, 0)
+    used = read((OUTER, 0), (HARNESS, 10), (SUSPENDED, 12), (HARNESS, 20), (OUTER, 21), (HARNESS, 30))
+    assert used.ns == (11, 19, 0)
+    assert used.suspended == (8, 0, 0)
+    assert used.resumed == (1, 0, 0)
 
 
 def test_a_log_that_ends_suspended_charges_nobody_for_the_wait() -> None:
-    found = read((OUTER, 0), (SUSPENDED, 5))
-    assert (found.ns, found.suspended) == ((0, 5, 0), (0, 0, 0))
+    used = read((OUTER, 0), (SUSPENDED, 5))
+    assert (used.ns, used.suspended) == ((0, 5, 0), (0, 0, 0))
 
 
 def test_a_request_that_came_to_no_probe_spent_nothing() -> None:
@@ -112,52 +112,52 @@ def test_a_request_that_came_to_no_probe_spent_nothing() -> None:
 
 def test_the_wait_goes_on_past_a_step_aside_to_the_owner_that_the_request_goes_on_with() -> None:
     aside = (SUSPENDED, 15), (ASIDE, 20), (INNER, 20), (SUSPENDED, 26)
-    found = read((OUTER, 0), *aside, (OUTER, 40), (HARNESS, 42))
-    assert found.ns == (0, 15 + (20 - 15) + (40 - 26) + 2, 6)
-    assert found.suspended == (0, (20 - 15) + (40 - 26), 0)
-    assert found.resumed == (0, 1, 1)
+    used = read((OUTER, 0), *aside, (OUTER, 40), (HARNESS, 42))
+    assert used.ns == (0, 15 + (20 - 15) + (40 - 26) + 2, 6)
+    assert used.suspended == (0, (20 - 15) + (40 - 26), 0)
+    assert used.resumed == (0, 1, 1)
 
 
 def test_what_an_owner_does_aside_is_charged_to_it_without_the_wait_before() -> None:
-    found = read((OUTER, 0), (INNER, 10), (SUSPENDED, 15), (ASIDE, 40), (INNER, 40), (HARNESS, 47))
-    assert found.ns == (0, 10, 5 + 7)
-    assert found.suspended == (0, 0, 0)
-    assert found.resumed == (0, 0, 1)
+    used = read((OUTER, 0), (INNER, 10), (SUSPENDED, 15), (ASIDE, 40), (INNER, 40), (HARNESS, 47))
+    assert used.ns == (0, 10, 5 + 7)
+    assert used.suspended == (0, 0, 0)
+    assert used.resumed == (0, 0, 1)
 
 
 def test_the_wait_goes_on_past_any_number_of_steps_aside() -> None:
     steps = [(owner, 100 * number + later) for number in range(1, 6) for owner, later in ((ASIDE, 0), (INNER, 0))]
     ended = [(SUSPENDED, 100 * number + 30) for number in range(1, 6)]
-    crossings = sorted([*steps, *ended], key=lambda one: one[1])
-    found = read((OUTER, 0), (SUSPENDED, 10), *crossings, (OUTER, 600), (HARNESS, 605))
-    assert found.ns == (0, 10 + (590 - 5 * 30) + 5, 5 * 30)
-    assert found.suspended == (0, 590 - 5 * 30, 0)
-    assert found.resumed == (0, 1, 5)
+    crossings = sorted([*steps, *ended], key=lambda crossing: crossing[1])
+    used = read((OUTER, 0), (SUSPENDED, 10), *crossings, (OUTER, 600), (HARNESS, 605))
+    assert used.ns == (0, 10 + (590 - 5 * 30) + 5, 5 * 30)
+    assert used.suspended == (0, 590 - 5 * 30, 0)
+    assert used.resumed == (0, 1, 5)
 
 
 def test_a_step_aside_may_enter_and_leave_other_owners() -> None:
     aside = (SUSPENDED, 5), (ASIDE, 8), (INNER, 8), (OUTER, 10), (INNER, 13), (SUSPENDED, 14)
-    found = read((OUTER, 0), *aside, (INNER, 20), (HARNESS, 21))
-    assert found.ns == (0, 5 + 3, 2 + 1 + (3 + 6) + 1)
-    assert found.suspended == (0, 0, 3 + 6)
-    assert found.resumed == (0, 0, 2)
+    used = read((OUTER, 0), *aside, (INNER, 20), (HARNESS, 21))
+    assert used.ns == (0, 5 + 3, 2 + 1 + (3 + 6) + 1)
+    assert used.suspended == (0, 0, 3 + 6)
+    assert used.resumed == (0, 0, 2)
 
 
 def test_the_time_between_the_marker_and_the_step_is_of_the_wait() -> None:
-    found = read((OUTER, 0), (SUSPENDED, 5), (ASIDE, 8), (INNER, 9), (SUSPENDED, 12), (OUTER, 20), (HARNESS, 20))
-    assert found.ns == (0, 5 + 3 + 1 + 8, 3)
-    assert found.suspended == (0, 3 + 1 + 8, 0)
+    used = read((OUTER, 0), (SUSPENDED, 5), (ASIDE, 8), (INNER, 9), (SUSPENDED, 12), (OUTER, 20), (HARNESS, 20))
+    assert used.ns == (0, 5 + 3 + 1 + 8, 3)
+    assert used.suspended == (0, 3 + 1 + 8, 0)
 
 
 def test_a_step_aside_of_the_server_is_no_message() -> None:
-    found = read((OUTER, 0), (SUSPENDED, 5), (ASIDE, 8), (HARNESS, 8), (SUSPENDED, 9), (OUTER, 11), (HARNESS, 12))
-    assert found.ns == (1, 5 + 3 + 2 + 1, 0)
-    assert found.resumed == (1, 1, 0)
+    used = read((OUTER, 0), (SUSPENDED, 5), (ASIDE, 8), (HARNESS, 8), (SUSPENDED, 9), (OUTER, 11), (HARNESS, 12))
+    assert used.ns == (1, 5 + 3 + 2 + 1, 0)
+    assert used.resumed == (1, 1, 0)
 
 
 def test_a_log_that_ends_after_a_step_aside_charges_nobody_for_the_wait() -> None:
-    found = read((OUTER, 0), (SUSPENDED, 5), (ASIDE, 8), (INNER, 8), (SUSPENDED, 11))
-    assert (found.ns, found.suspended) == ((0, 5, 3), (0, 0, 0))
+    used = read((OUTER, 0), (SUSPENDED, 5), (ASIDE, 8), (INNER, 8), (SUSPENDED, 11))
+    assert (used.ns, used.suspended) == ((0, 5, 3), (0, 0, 0))
 
 
 @relaxed
@@ -176,10 +176,10 @@ def test_the_shares_add_up_to_the_time_between_the_first_and_the_last_crossing(
         crossings.append((owner, now))
     # A request that has waited goes on, and not aside.
     crossings += [(SUSPENDED, now), (OUTER, now), (HARNESS, now + 7)]
-    found = read(*crossings)
-    assert sum(found.ns) == now + 7 - start
-    assert all(0 <= suspended <= ns for suspended, ns in zip(found.suspended, found.ns, strict=True))
-    assert all(resumed for resumed, ns in zip(found.resumed, found.suspended, strict=True) if ns)
+    used = read(*crossings)
+    assert sum(used.ns) == now + 7 - start
+    assert all(0 <= suspended <= ns for suspended, ns in zip(used.suspended, used.ns, strict=True))
+    assert all(resumed for resumed, ns in zip(used.resumed, used.suspended, strict=True) if ns)
 
 
 @relaxed
@@ -196,9 +196,9 @@ def test_steps_aside_have_their_own_time_and_the_request_has_all_of_the_wait(
         crossings += [(ASIDE, now + idle), (owner, now + idle), (SUSPENDED, now + idle + works)]
         now += idle + works
         own[owner] += works
-    found = read(*crossings, (OUTER, now + last), (HARNESS, now + last))
+    used = read(*crossings, (OUTER, now + last), (HARNESS, now + last))
     waited = sum(idle for idle, _, _ in steps) + last
-    assert found.ns == (own[HARNESS], 100 + own[OUTER] + waited, own[INNER])
-    assert found.suspended == (0, waited, 0)
-    resumed = [sum(owner == one for _, owner, _ in steps) for one in range(3)]
-    assert found.resumed == (resumed[HARNESS], resumed[OUTER] + 1, resumed[INNER])
+    assert used.ns == (own[HARNESS], 100 + own[OUTER] + waited, own[INNER])
+    assert used.suspended == (0, waited, 0)
+    resumed = [sum(charged == owner for _, charged, _ in steps) for owner in range(3)]
+    assert used.resumed == (resumed[HARNESS], resumed[OUTER] + 1, resumed[INNER])

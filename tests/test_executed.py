@@ -237,7 +237,7 @@ def test_the_rows_add_up_to_what_a_request_without_probes_executes(name: str, lo
 
 def instructions(function: Any) -> int:
     """Return the number of a function's instructions that can be seen. It must have no jumps."""
-    names = [one.opname for one in dis.get_instructions(function)]
+    names = [instruction.opname for instruction in dis.get_instructions(function)]
     assert not any("JUMP" in name for name in names)
     return len(names) - 1 - names.index("RESUME")
 
@@ -282,8 +282,8 @@ def test_a_layer_that_grows_by_one_instruction_or_call_shows_exactly(loop: LoopN
     base = of(counts(counted(Plain(hello, nothing), loop=loop), "Plain"))
     for work, calls, entered in ((one_attribute, 0, 0), (one_call, 1, 0), (one_python_call, 1, 1)):
         more = instructions(work) - instructions(nothing) + entered * instructions(nothing)
-        found = of(counts(counted(Plain(hello, work), loop=loop), "Plain"))
-        assert found == (base[0] + more, base[1] + calls, base[2] + entered)
+        numbers = of(counts(counted(Plain(hello, work), loop=loop), "Plain"))
+        assert numbers == (base[0] + more, base[1] + calls, base[2] + entered)
 
 
 def many_calls(times: int) -> Callable[[], None]:
@@ -339,8 +339,11 @@ def test_work_that_is_handed_on_is_its_layers_or_unknown_and_never_zero(how: Cal
     """Threads race, so the event loop may have more or less to do; the calls of the work are never missing."""
     times = 10_000
     for _ in range(3):
-        found = counted(Noop(Hands(hello, how, many_calls(times))))
-        row, others = counts(found, "Hands"), (counts(found, "Noop"), found.ledger and found.ledger.endpoint)
+        measurement = counted(Noop(Hands(hello, how, many_calls(times))))
+        row, others = (
+            counts(measurement, "Hands"),
+            (counts(measurement, "Noop"), measurement.ledger and measurement.ledger.endpoint),
+        )
         if row.calls is None:
             assert row.why["calls"].startswith(DIFFERS)
             continue
@@ -364,16 +367,16 @@ def alternating(*times: int) -> Callable[[], None]:
 
 @needs_executed
 def test_a_row_whose_requests_differ_is_unknown_and_the_others_are_not() -> None:
-    found = counted(Noop(Plain(hello, alternating(1, 4))))
-    row = counts(found, "Plain")
+    measurement = counted(Noop(Plain(hello, alternating(1, 4))))
+    row = counts(measurement, "Plain")
     assert row.bytecodes is None
     assert row.calls is not None  # the same in every request
     assert row.why["bytecodes"].startswith(f"{DIFFERS}: ")
     low, high = map(int, row.why["bytecodes"].removeprefix(f"{DIFFERS}: ").split(" to "))
     assert low < high
-    assert counts(found, "Noop").bytecodes is not None
-    assert found.ledger.total.bytecodes is None
-    assert not any("bytecodes" in note for note in found.notes)
+    assert counts(measurement, "Noop").bytecodes is not None
+    assert measurement.ledger.total.bytecodes is None
+    assert not any("bytecodes" in note for note in measurement.notes)
 
 
 @needs_executed
@@ -382,21 +385,21 @@ def test_a_row_whose_requests_differ_is_judged_by_their_range(most: int | None, 
     app, noop = Noop(Plain(hello, alternating(1, 40))), {"Noop": {"bytecodes": None}}
     if most is None:
         most = sum(counts(counted(app), "Plain").ranges["bytecodes"]) // 2
-    found = counted(app, settings=replace(COUNT_ONLY, budgets=Budgets({"bytecodes": most}, noop)))
-    judged = found.layer("Plain").judged["bytecodes"]
-    assert judged.verdict == found.verdict == verdict
+    measurement = counted(app, settings=replace(COUNT_ONLY, budgets=Budgets({"bytecodes": most}, noop)))
+    judged = measurement.layer("Plain").judged["bytecodes"]
+    assert judged.verdict == measurement.verdict == verdict
     assert ("varying-count" in (judged.reason or "")) == (verdict == "undecided")
-    read = codec.result(codec.measurement("test", found)).layer("Plain")
+    read = codec.result(codec.measurement("test", measurement)).layer("Plain")
     low, high = read.counts.ranges["bytecodes"]
     text = f"Plain {low} to {high} bytecode instructions, budget 0" if verdict == "fail" else ""
-    assert failure(found, 79).startswith(f"GET /: {text}")
+    assert failure(measurement, 79).startswith(f"GET /: {text}")
 
 
 @needs_executed
 def test_a_request_now_and_then_that_does_more_leaves_the_usual_number() -> None:
     usual = of(counts(counted(Plain(hello, alternating(1))), "Plain"))
-    found = counts(counted(Plain(hello, alternating(*[1] * 12, 40))), "Plain")
-    assert of(found) == usual
+    row = counts(counted(Plain(hello, alternating(*[1] * 12, 40))), "Plain")
+    assert of(row) == usual
 
 
 @pytest.mark.parametrize(
@@ -432,8 +435,8 @@ def test_requests_are_made_until_they_agree(sums: Sequence[int], spent_ns: int, 
     ],
 )
 def test_one_request_of_ten_may_differ(values: Sequence[int], expected: tuple[int, ...] | None) -> None:
-    found = same_number(values)
-    assert (found and (found.count, found.low, found.high)) == expected
+    count = same_number(values)
+    assert (count and (count.count, count.low, count.high)) == expected
 
 
 # ---- tools that are switched on meanwhile --------------------------------------------------------------------------
@@ -465,27 +468,27 @@ def monitoring_tool() -> Iterator[tuple[Any, int]]:
 
 @needs_executed
 def test_a_tracer_that_the_app_switches_on_and_off_leaves_no_number() -> None:
-    found = executed_by(switches(lambda: sys.settrace(ignore), lambda: sys.settrace(None)))
-    assert dict(found.why_not) == dict.fromkeys(EXECUTED, events.MEANWHILE)
-    assert found.requests == ()
+    executed = executed_by(switches(lambda: sys.settrace(ignore), lambda: sys.settrace(None)))
+    assert dict(executed.why_not) == dict.fromkeys(EXECUTED, events.MEANWHILE)
+    assert executed.requests == ()
 
 
 @needs_executed
 def test_a_monitoring_tool_that_the_app_switches_on_and_off_leaves_no_number() -> None:
     with monitoring_tool() as (monitoring, tool):
         on = partial(monitoring.set_events, tool, monitoring.events.PY_START)
-        found = executed_by(switches(on, partial(monitoring.set_events, tool, 0)))
-    assert dict(found.why_not) == dict.fromkeys(EXECUTED, events.MEANWHILE)
+        executed = executed_by(switches(on, partial(monitoring.set_events, tool, 0)))
+    assert dict(executed.why_not) == dict.fromkeys(EXECUTED, events.MEANWHILE)
 
 
 @needs_executed
 def test_a_tool_that_watches_some_code_only_leaves_no_number() -> None:
     with monitoring_tool() as (monitoring, tool):
         watch = partial(monitoring.set_local_events, tool, respond.__code__)
-        found = executed_by(switches(partial(watch, monitoring.events.LINE), int))
+        executed = executed_by(switches(partial(watch, monitoring.events.LINE), int))
         watch(0)
     why = "a sys.monitoring tool (a tool of the test) watched code while it was counted"
-    assert dict(found.why_not) == dict.fromkeys(EXECUTED, why)
+    assert dict(executed.why_not) == dict.fromkeys(EXECUTED, why)
 
 
 @needs_executed
@@ -521,14 +524,14 @@ def test_without_a_free_tool_id_the_reason_is_given() -> None:
     for tool in taken:
         monitoring.use_tool_id(tool, "a tool of the test")
     try:
-        found = executed_by(hello)
+        executed = executed_by(hello)
         whole = counted(hello)
     finally:
         for tool in taken:
             monitoring.free_tool_id(tool)
-    assert set(found.why_not) == set(EXECUTED)
-    assert "all tool ids of sys.monitoring are taken" in found.why_not["bytecodes"]
-    assert whole.ledger.why["bytecodes"] == found.why_not["bytecodes"]
+    assert set(executed.why_not) == set(EXECUTED)
+    assert "all tool ids of sys.monitoring are taken" in executed.why_not["bytecodes"]
+    assert whole.ledger.why["bytecodes"] == executed.why_not["bytecodes"]
 
 
 @needs_executed
@@ -552,8 +555,8 @@ def test_everything_is_as_before_afterwards() -> None:
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="sys.monitoring is there")
 def test_python_3_11_says_why_nothing_is_counted() -> None:
-    found = counted(hello)
-    assert found.ledger.why["bytecodes"] == "executed code can be seen from Python 3.12 on, this is 3.11"
+    measurement = counted(hello)
+    assert measurement.ledger.why["bytecodes"] == "executed code can be seen from Python 3.12 on, this is 3.11"
 
 
 # ---- the core in C ------------------------------------------------------------------------------------------------

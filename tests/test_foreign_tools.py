@@ -66,9 +66,9 @@ def work() -> None:
 
 def test_nothing_at_work() -> None:
     watching = other_tools()
-    with suspended() as found:
-        assert found.suspended == watching
-        assert found.active == []
+    with suspended() as foreign_tools:
+        assert foreign_tools.suspended == watching
+        assert foreign_tools.active == []
 
 
 @pytest.mark.parametrize("kind", ["trace", "profile"])
@@ -77,7 +77,7 @@ def test_a_tracer_or_profiler_sleeps_and_wakes(kind: str) -> None:
     tool = Tool()
     install(tool)
     try:
-        with suspended() as found:
+        with suspended() as foreign_tools:
             assert installed() is None
             before = tool.events
             work()
@@ -87,7 +87,9 @@ def test_a_tracer_or_profiler_sleeps_and_wakes(kind: str) -> None:
         assert tool.events > before
     finally:
         install(None)
-    assert [name for name in found.suspended if "Tool" in name] == [f"a {kind}r (tests.test_foreign_tools.Tool)"]
+    assert [name for name in foreign_tools.suspended if "Tool" in name] == [
+        f"a {kind}r (tests.test_foreign_tools.Tool)"
+    ]
 
 
 @pytest.mark.parametrize("kind", ["trace", "profile"])
@@ -123,14 +125,14 @@ def test_cprofile_sleeps_and_wakes() -> None:
 
     with cProfile.Profile() as profiler:
         seen()
-        with suspended() as found:
+        with suspended() as foreign_tools:
             unseen()
         seen()
     counts = {entry.code.co_name: entry.callcount for entry in profiler.getstats() if not isinstance(entry.code, str)}
     assert counts["seen"] == 2
     assert "unseen" not in counts
-    assert any("cProfile" in name for name in found.suspended)
-    assert found.active == []
+    assert any("cProfile" in name for name in foreign_tools.suspended)
+    assert foreign_tools.active == []
 
 
 def test_profile_is_back_only_after_the_garbage_of_the_measurement_is_gone() -> None:
@@ -176,14 +178,14 @@ def test_a_tool_of_a_waiting_thread_sleeps_and_wakes(kind: str, pool: ThreadPool
         in_thread(pool, work)
         in_thread(pool, install, tool)
         assert instrumented(())
-        with suspended() as found:
+        with suspended() as foreign_tools:
             assert not instrumented(())
             events = tool.events
             in_thread(pool, work)
             assert tool.events == events
-        assert found.active == []
-        assert found.suspended == [f"a {kind}r (tests.test_foreign_tools.Tool) of the thread waiting_0"]
-        assert found.missed == ["waiting_0"]
+        assert foreign_tools.active == []
+        assert foreign_tools.suspended == [f"a {kind}r (tests.test_foreign_tools.Tool) of the thread waiting_0"]
+        assert foreign_tools.missed == ["waiting_0"]
         assert installed() is None
         assert in_thread(pool, installed) is tool
         in_thread(pool, work)
@@ -211,10 +213,10 @@ def test_a_tool_that_a_thread_installs_meanwhile_stays(pool: ThreadPoolExecutor)
     first, second = Tool(), Tool()
     with suspended():
         in_thread(pool, sys.settrace, first)
-        with suspended() as found:
+        with suspended() as foreign_tools:
             in_thread(pool, sys.settrace, second)
-            found.check()
-            assert found.active == ["a tracer (tests.test_foreign_tools.Tool) of the thread waiting_0"]
+            foreign_tools.check()
+            assert foreign_tools.active == ["a tracer (tests.test_foreign_tools.Tool) of the thread waiting_0"]
         assert in_thread(pool, sys.gettrace) is second
         in_thread(pool, sys.settrace, None)
         assert not instrumented(())
@@ -226,7 +228,7 @@ def test_the_own_tracer_and_those_of_threads_are_put_back_each_where_it_was(pool
     with suspended():
         in_thread(pool, sys.settrace, other)
         sys.settrace(own)
-        with suspended() as found:
+        with suspended() as foreign_tools:
             assert sys.gettrace() is None
             assert in_thread(pool, sys.gettrace) is None
         assert sys.gettrace() is own
@@ -234,7 +236,7 @@ def test_the_own_tracer_and_those_of_threads_are_put_back_each_where_it_was(pool
         assert in_thread(pool, sys.gettrace) is other
         in_thread(pool, sys.settrace, None)
         assert not instrumented(())
-    assert found.suspended == ["a tracer (tests.test_foreign_tools.Tool), also of the thread waiting_0"]
+    assert foreign_tools.suspended == ["a tracer (tests.test_foreign_tools.Tool), also of the thread waiting_0"]
 
 
 class Beginning:
@@ -294,11 +296,11 @@ def test_a_thread_that_has_left_a_call_meanwhile_begins_anew(moves: bool) -> Non
 
 
 def stack_of(thread: threading.Thread) -> list[Any]:
-    frame, found = sys._current_frames().get(thread.ident or 0), []
+    frame, frames = sys._current_frames().get(thread.ident or 0), []
     while frame is not None:
-        found.append(frame)
+        frames.append(frame)
         frame = frame.f_back
-    return found
+    return frames
 
 
 def test_many_threads_are_counted_in_a_message() -> None:
@@ -330,8 +332,8 @@ def test_a_profiler_that_cannot_be_put_back_stays_and_is_told(monkeypatch: pytes
     monkeypatch.setattr(sys, "getprofile", lambda: state)
     installed: list[object] = []
     monkeypatch.setattr(sys, "setprofile", installed.append)
-    with suspended() as found:
-        assert found.active == ["a profiler (tests.test_foreign_tools.NotCallable)"]
+    with suspended() as foreign_tools:
+        assert foreign_tools.active == ["a profiler (tests.test_foreign_tools.NotCallable)"]
     assert installed == []
 
 
@@ -348,7 +350,7 @@ def test_without_the_extension_a_tool_of_another_thread_is_told_and_nothing_meas
     assert (measurement.books, measurement.effort, measurement.floor_us) == (None, None, None)
     assert measurement.ledger.total.objects is None
     judged = measurement.layer("Noop").judged
-    assert {quantity: one.verdict for quantity, one in judged.items()} == {
+    assert {quantity: each_judged.verdict for quantity, each_judged in judged.items()} == {
         "us": "undecided", "objects": "undecided", "tasks": "pass"
     }  # fmt: skip
     assert measurement.total.verdict == "undecided"
@@ -383,7 +385,7 @@ def test_a_monitoring_tool_sleeps_and_wakes(tool: int) -> None:
     event = monitoring.events.PY_START
     monitoring.register_callback(tool, event, started)
     monitoring.set_events(tool, event)
-    with suspended() as found:
+    with suspended() as foreign_tools:
         assert monitoring.get_events(tool) == 0
         assert monitoring.get_tool(tool) == "counter"
         work()
@@ -392,7 +394,7 @@ def test_a_monitoring_tool_sleeps_and_wakes(tool: int) -> None:
     work()
     assert "work" in calls
     assert monitoring.register_callback(tool, event, None) is started
-    assert "a sys.monitoring tool (counter)" in found.suspended
+    assert "a sys.monitoring tool (counter)" in foreign_tools.suspended
 
 
 @needs_monitoring

@@ -148,11 +148,11 @@ def test_a_framework_that_cannot_be_read_breaks_nothing(toy: ModuleType) -> None
         raise AttributeError("no chain")
 
     toy.seam = moved  # type: ignore[attr-defined]
-    found = measured(Noop(Toy(ok, [passing])))
-    assert [report.name for report in found.layers] == ["Noop"]
+    measurement = measured(Noop(Toy(ok, [passing])))
+    assert [report.name for report in measurement.layers] == ["Noop"]
     assert (
         "The layers of Toy (AttributeError: no chain) could not be read, so they are in its endpoint. [missing-layers]"
-        in (found.notes)
+        in (measurement.notes)
     )
 
 
@@ -164,7 +164,7 @@ def test_a_layer_that_runs_in_a_thread_has_its_hops() -> None:
     # A hop to a thread may wait for a processor.
     assert sync.us.high > 300
     assert sync.us.estimate < 10_000
-    assert all(one.us is not None and near(one.us, 0, most_us=100) for one in (outer, inner))
+    assert all(report.us is not None and near(report.us, 0, most_us=100) for report in (outer, inner))
     # The thread works while the event loop is free.
     assert sync.occupation is None
     assert sync.layer.adapts == "it is sync"
@@ -202,7 +202,7 @@ APPS: dict[str, tuple[Callable[[], Toy], list[int]]] = {
 @pytest.mark.parametrize(("make", "expected"), APPS.values(), ids=APPS)
 def test_every_row_has_its_calls_and_no_others(make: Callable[[], Toy], expected: list[int]) -> None:
     app = make()
-    _, found = calls(app)
+    _, estimates = calls(app)
     entries = stack_of(app).entries
     # A probe makes more calls outside of the layer than inside, and half of all is charged to each side.
     lean = [0.0] * len(entries)
@@ -210,6 +210,6 @@ def test_every_row_has_its_calls_and_no_others(make: Callable[[], Toy], expected
         more = 1.0 if entry.plain else 0.5
         lean[index if entry.part_of is None else entry.part_of] -= more
         lean[entry.parent] += more
-    assert {index: us.estimate - lean[index] for index, us in found.split.items()} == pytest.approx(
-        dict(zip(found.split, expected, strict=True)), abs=0.1
+    assert {index: us.estimate - lean[index] for index, us in estimates.split.items()} == pytest.approx(
+        dict(zip(estimates.split, expected, strict=True)), abs=0.1
     )

@@ -100,7 +100,7 @@ def test_each_entry_is_a_layer_with_the_wrappers_of_all_routes() -> None:
     seam, requests = watched(app, *paths)
     hello, bound, broken, refused, missing, options = requests
     assert names(seam) == LAYERS
-    assert [one.status for one in requests] == [200, 200, 500, 403, 404, 404]
+    assert [answer.status for answer in requests] == [200, 200, 500, 403, 404, 404]
     assert (hello.text, bound.text) == ("hello", "hello me")
     for request in (hello, bound, broken, missing, options):
         assert request.names == [*LAYERS, ENDPOINT]
@@ -116,7 +116,7 @@ def test_the_wrappers_are_nested() -> None:
     seam, _ = watched(make(), "/hello")
     outer, inner = seam.layers[0].calls, seam.layers[1].calls
     held = [cell.cell_contents for call in outer for cell in call.__closure__]  # type: ignore[attr-defined]
-    assert all(any(call is one for one in held) for call in inner)
+    assert all(any(call is content for content in held) for call in inner)
 
 
 def test_each_mounted_app_has_its_own_layers() -> None:
@@ -136,8 +136,8 @@ def test_no_layers() -> None:
 
 def test_routes_before_and_after_the_start() -> None:
     def paths(app: Any) -> list[tuple[str, ...]]:
-        found = routes_of(app)
-        return [found.paths, tuple(sorted(found.left_out.items()))]
+        routes = routes_of(app)
+        return [routes.paths, tuple(sorted(routes.left_out.items()))]
 
     app = make()
 

@@ -253,7 +253,9 @@ class Hiding(AsyncOnly):
 
 @contextmanager
 def handler(*middlewares: Any) -> Iterator[Any]:
-    entries = [one if isinstance(one, str) else f"{__name__}.{one.__name__}" for one in middlewares]
+    entries = [
+        middleware if isinstance(middleware, str) else f"{__name__}.{middleware.__name__}" for middleware in middlewares
+    ]
     with override_settings(MIDDLEWARE=entries, ROOT_URLCONF=__name__):
         yield ASGIHandler()
 
@@ -269,11 +271,11 @@ def adapters(seam: Seam, name: str) -> list[type]:
 
 def test_the_middlewares_of_a_new_project() -> None:
     seam, requests = requested(*DEFAULT, paths=("/hello", "/sync", "/missing"))
-    expected = [one.rpartition(".")[2] for one in DEFAULT]
+    expected = [name.rpartition(".")[2] for name in DEFAULT]
     hello, sync, missing = requests
     assert missing.names == hello.names
     assert names(seam) == expected
-    assert [one.status for one in requests] == [200, 200, 404]
+    assert [request.status for request in requests] == [200, 200, 404]
     assert hello.names == sync.names == [*expected, ENDPOINT]
     assert_all_entered(seam, requests)
     assert not any(hello.in_another_thread(name) for name in (*expected[:3], expected[4], ENDPOINT))
@@ -297,7 +299,7 @@ def test_a_chain_that_is_async_throughout() -> None:
     hello, refused, broken, template = requests
     expected = ["AsyncOnly", "Both", "MixedIn", "asynchronous", "Keeper", "WithMethods"]
     assert names(seam) == expected
-    assert [one.status for one in requests] == [200, 403, 418, 200]
+    assert [request.status for request in requests] == [200, 403, 418, 200]
     assert template.text == "rendered"
     assert hello.names == broken.names == template.names == [*expected, ENDPOINT]
     assert refused.names == expected[:3]
@@ -438,13 +440,13 @@ def test_routes_of_the_project() -> None:
             self.application_mapping = {"websocket": None, "http": app}
 
     with handler(AsyncOnly) as app, override_settings(STATIC_URL="/static/"):
-        found = routes_of(app)
-        assert routes_of(ByProtocol(ASGIStaticFilesHandler(app))) == found
-    assert found.paths == (
+        routes = routes_of(app)
+        assert routes_of(ByProtocol(ASGIStaticFilesHandler(app))) == routes
+    assert routes.paths == (
         *("/hello", "/sync", "/refused", "/broken", "/template"),
         *("/inner/", "/inner/more", "/inner/plain/"),
     )
-    assert found.left_out == {
+    assert routes.left_out == {
         "/post": "no GET",
         "/items/<int:number>": "path parameters",
         "/inner/a+": "a regular expression",

@@ -93,7 +93,7 @@ def test_each_object_is_a_layer_with_the_methods_that_requests_call(independent:
     assert_all_entered(seam, [hello])
     assert hello.names == ["Everything", "BothInterfaces", "Refuses", ENDPOINT, "ResponseOnly", "CORSMiddleware"]
     assert again.names == hello.names
-    assert all(one.adapts is None for one in seam.layers)
+    assert all(middleware.adapts is None for middleware in seam.layers)
 
 
 def test_a_class_method_enters_the_object_of_its_class() -> None:
@@ -112,7 +112,7 @@ def test_errors_and_middlewares_that_answer() -> None:
     _, (refused, answered, broken, missing, sunk) = watched(
         make(), "/refused", "/answered", "/broken", "/missing", "/sink/x"
     )
-    assert [one.status for one in (refused, answered, broken, missing)] == [403, 200, 500, 404]
+    assert [request.status for request in (refused, answered, broken, missing)] == [403, 200, 500, 404]
     assert ENDPOINT not in refused.names
     assert ENDPOINT not in answered.names
     assert {"Refuses", "ResponseOnly"} <= set(refused.names)
@@ -167,9 +167,9 @@ def test_routes_before_the_start(tmp_path: Any) -> None:
         async def on_post(self, request: Any, response: Any) -> None: ...
 
     app.add_route("/write", WriteOnly())
-    found = routes_of(app)
-    assert found.paths == ("/hello", "/broken")
-    assert found.left_out == {
+    routes = routes_of(app)
+    assert routes.paths == ("/hello", "/broken")
+    assert routes.left_out == {
         "/write": "no GET",
         "/hello/{name}/again": "path parameters",
         "/sink": "a sink",

@@ -127,7 +127,7 @@ def test_each_function_is_a_layer() -> None:
     seam, requests = watched(make(), *paths)
     hello, sync, inner, refused, broken, missing = requests
     assert names(seam) == [*ALWAYS, "of_outer", "of_outer_teardown", "of_inner"]
-    assert [one.status for one in requests] == [200, 200, 200, 403, 500, 404]
+    assert [request.status for request in requests] == [200, 200, 200, 403, 500, 404]
     assert_all_entered(seam, requests)
     assert [len(layer(seam, name).calls) for name in ("Extension", "both", "before")] == [2, 1, 1]
     assert set(hello.names) == set(sync.names) == set(broken.names) == {*ALWAYS, ENDPOINT}
@@ -188,6 +188,6 @@ def test_no_layers_and_the_app_is_not_changed() -> None:
 
 
 def test_routes_before_the_start() -> None:
-    found = routes_of(make())
-    assert found.paths == ("/hello", "/sync", "/refused", "/broken", "/outer/inner")
-    assert found.left_out == {"/static/<path:filename>": "path parameters"}
+    routes = routes_of(make())
+    assert routes.paths == ("/hello", "/sync", "/refused", "/broken", "/outer/inner")
+    assert routes.left_out == {"/static/<path:filename>": "path parameters"}

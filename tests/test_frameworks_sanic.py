@@ -110,7 +110,7 @@ def test_each_function_is_a_layer_with_the_objects_that_requests_call() -> None:
     seam, requests = watched(make(), *paths)
     hello, named, blue, inner, broken, refused, missing = requests
     assert names(seam) == ["early", *FOR_ALL, "of_blueprint", "of_blueprint_response", "of_group"]
-    assert [one.status for one in requests] == [200, 200, 200, 200, 500, 403, 404]
+    assert [request.status for request in requests] == [200, 200, 200, 200, 500, 403, 404]
     assert_all_entered(seam, requests)
     assert [len(layer(seam, name).calls) for name in ("both", "Timing", "on_response")] == [2, 2, 1]
     assert hello.names == [
@@ -123,7 +123,7 @@ def test_each_function_is_a_layer_with_the_objects_that_requests_call() -> None:
     assert set(inner.names) == {"early", *FOR_ALL, "of_group", ENDPOINT}
     assert set(broken.names) == {"early", *FOR_ALL, ENDPOINT}
     assert set(refused.names) == set(missing.names) == {"early", *FOR_ALL}
-    assert all(one.adapts is None for one in seam.layers)
+    assert all(each_layer.adapts is None for each_layer in seam.layers)
 
 
 def test_classes_of_handlers_and_files_are_endpoints(tmp_path: Any) -> None:
@@ -148,6 +148,6 @@ def test_no_layers() -> None:
 def test_routes_before_the_start() -> None:
     app = make()
     app.add_route(hello, "/write", methods=["POST"], name="write")
-    found = routes_of(app)
-    assert set(found.paths) == {"/hello", "/refused", "/broken", "/blue/hello", "/group/inner/hello"}
-    assert found.left_out == {"/hello/<name:str>": "path parameters", "/write": "no GET"}
+    routes = routes_of(app)
+    assert set(routes.paths) == {"/hello", "/refused", "/broken", "/blue/hello", "/group/inner/hello"}
+    assert routes.left_out == {"/hello/<name:str>": "path parameters", "/write": "no GET"}

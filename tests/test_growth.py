@@ -40,9 +40,9 @@ REQUESTS = 3000
 
 
 def found_in(values: list[float], reference: list[float] | None = None) -> Slope:
-    found = slope(values, reference or [3000.0] * len(values), ALPHA)
-    assert found is not None
-    return found
+    growth = slope(values, reference or [3000.0] * len(values), ALPHA)
+    assert growth is not None
+    return growth
 
 
 def correlated(chance: random.Random, centre: float = 20_000, memory: float = 0.9, noise: float = 300) -> list[float]:
@@ -115,10 +115,10 @@ def test_growth_is_named_with_its_slope(
     chance = random.Random(2)
     for _ in range(10):
         values, reference = make(chance)
-        found = found_in([ns + grown * number for number, ns in enumerate(values)], reference)
-        assert found.grows
-        assert found.ns_per_request.low <= grown <= found.ns_per_request.high
-        assert found.ns_per_request.estimate == pytest.approx(grown, rel=0.15, abs=0.5)
+        growth = found_in([ns + grown * number for number, ns in enumerate(values)], reference)
+        assert growth.grows
+        assert growth.ns_per_request.low <= grown <= growth.ns_per_request.high
+        assert growth.ns_per_request.estimate == pytest.approx(grown, rel=0.15, abs=0.5)
 
 
 def test_too_few_requests_tell_nothing() -> None:
@@ -146,10 +146,10 @@ def test_growth_shows_whatever_is_served_between_the_requests(memory: float) -> 
 
 def test_the_course_of_growth_holds_nothing_beyond_the_values() -> None:
     values = [5000.0 + 10 * number for number in range(REQUESTS)]
-    found = course(values)
-    assert min(values) <= found.low < 5600
-    assert found.estimate == pytest.approx(20_000, abs=10)
-    assert 34_400 < found.high <= max(values)
+    estimate = course(values)
+    assert min(values) <= estimate.low < 5600
+    assert estimate.estimate == pytest.approx(20_000, abs=10)
+    assert 34_400 < estimate.high <= max(values)
 
 
 def test_a_handful_of_values_does_not_grow() -> None:
@@ -281,9 +281,9 @@ def test_kept_objects_are_exact(grown: Measurement) -> None:
 def test_a_deque_that_is_full_does_not_grow() -> None:
     server = Server(schedule=SHORT)
     layers = [Middleware(Recent, most=300), Middleware(Recent, most=600)]
-    found = server.measure(layers, trend=True)
-    assert trend_of(found, "Recent#1").objects == 0
-    assert trend_of(found, "Recent#2").objects == 1  # holds more requests than are made later
+    measurement = server.measure(layers, trend=True)
+    assert trend_of(measurement, "Recent#1").objects == 0
+    assert trend_of(measurement, "Recent#2").objects == 1  # holds more requests than are made later
 
 
 @needs("retained")
@@ -309,14 +309,14 @@ def test_what_cannot_be_told_is_said_with_its_reason() -> None:
 
 def test_nothing_is_looked_for_unless_somebody_asks() -> None:
     server = Server(schedule=SHORT)
-    found = server.measure([Middleware(Costly, clock=server.clock, before=20)])
-    assert all(report.trend is None for report in found.layers)
+    measurement = server.measure([Middleware(Costly, clock=server.clock, before=20)])
+    assert all(report.trend is None for report in measurement.layers)
 
 
 def test_no_growth_is_said_once() -> None:
     server = Server(schedule=SHORT)
-    found = server.measure([Middleware(Costly, clock=server.clock, before=20)], trend=True)
-    text = " ".join(" ".join(line.text.split()) for line in table(view(found), 120))
+    measurement = server.measure([Middleware(Costly, clock=server.clock, before=20)], trend=True)
+    text = " ".join(" ".join(line.text.split()) for line in table(view(measurement), 120))
     assert "note: No layer was seen to grow with the requests served, over 600 requests" in text
 
 
@@ -355,9 +355,9 @@ def test_a_layer_whose_cost_grows_by_a_known_time(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(pytest_mwbudget.engine, "served", from_zero)
     schedule = Schedule(trend_requests=2000, trend_counted=64, **FAST)
-    found = measured(layer, schedule=schedule, settings={"trend": True})
-    never(trend_of(found, "Noop").slower, "a layer grows that does nothing")
-    trend = trend_of(found, "Searching")
+    measurement = measured(layer, schedule=schedule, settings={"trend": True})
+    never(trend_of(measurement, "Noop").slower, "a layer grows that does nothing")
+    trend = trend_of(measurement, "Searching")
     assert trend.us_per_1000.low < 300 < trend.us_per_1000.high
     assert trend.us_per_1000.estimate == pytest.approx(300, rel=0.2)
     assert trend.slower

@@ -63,7 +63,7 @@ async def found(app: App, *others: App, copied: Callable[[Any], Any] = dict) -> 
     """Let an app hang beside others, which have requests of their own."""
     scope = scope_of()
     requests = [(app, copied(scope)), *((other, scope_of()) for other in others)]
-    tasks = [asyncio.create_task(one(own, message, message)) for one, own in requests]
+    tasks = [asyncio.create_task(each_app(own, message, message)) for each_app, own in requests]
     for _ in range(5):
         await asyncio.sleep(0)
     try:
@@ -91,10 +91,10 @@ async def message() -> None:
     ids=["endpoint", "layer", "function", "task", "tasks", "generator"],
 )
 def test_the_path_to_where_a_request_waits(app: App, place: str, path: str) -> None:
-    said = asyncio.run(found(app, Noop(Noop(hangs)), Inner(hangs)))
-    assert said is not None
-    assert said.startswith(f"it waited at {place} (test_hanging.py:")
-    assert said.endswith(f"), inside {path}")
+    sentence = asyncio.run(found(app, Noop(Noop(hangs)), Inner(hangs)))
+    assert sentence is not None
+    assert sentence.startswith(f"it waited at {place} (test_hanging.py:")
+    assert sentence.endswith(f"), inside {path}")
 
 
 @pytest.mark.usefixtures("toy")
@@ -102,9 +102,9 @@ def test_layers_of_a_framework_are_on_the_path() -> None:
     async def handler(request: Any) -> Any:
         await nested()
 
-    said = asyncio.run(found(Noop(Toy(handler, [passing, Passing]))))
-    assert said is not None
-    assert said.endswith("inside Noop > Toy > function[tests.toy.passing] > Passing > (endpoint)")
+    sentence = asyncio.run(found(Noop(Toy(handler, [passing, Passing]))))
+    assert sentence is not None
+    assert sentence.endswith("inside Noop > Toy > function[tests.toy.passing] > Passing > (endpoint)")
 
 
 def test_a_request_that_no_task_belongs_to() -> None:

@@ -32,19 +32,21 @@ from .test_report_json import RESULTS
 
 def run(number: int, us: float | Estimate = 50.0, objects: int = 100, **said: Any) -> HistoryRun:
     """Return the run of a commit, whose only layer takes so long and creates so many objects."""
-    found = result(layer("Auth", us, counts=counts(objects=Count(objects, objects, objects))))
+    measurement = result(layer("Auth", us, counts=counts(objects=Count(objects, objects, objects))))
     commit = Commit(f"{number:040x}", False)
     day = f"2026-11-{number + 1:02}T10:00:00+00:00"
-    return history_run(replace(RUN, created=day, commit=commit, **said), [("t", replace(found, loop="asyncio"))])
+    return history_run(replace(RUN, created=day, commit=commit, **said), [("t", replace(measurement, loop="asyncio"))])
 
 
 def past(history: Sequence[HistoryRun]) -> Past:
-    (found,) = over_time(history).values()
-    return found
+    (request_past,) = over_time(history).values()
+    return request_past
 
 
 def steps(history: Sequence[HistoryRun], quantity: str = "us") -> list[tuple[int, str]]:
-    (series,) = [one for one in past(history).series if (one.row, one.quantity) == ("Auth", quantity)]
+    (series,) = [
+        row_series for row_series in past(history).series if (row_series.row, row_series.quantity) == ("Auth", quantity)
+    ]
     return [(step.place, step.change.word) for step in series.steps]
 
 
@@ -52,8 +54,8 @@ def steps(history: Sequence[HistoryRun], quantity: str = "us") -> list[tuple[int
 
 
 def test_a_count_changes_at_the_run_at_which_it_did():
-    found = [run(n, objects=many) for n, many in enumerate((100, 100, 101, 101, 90))]
-    assert steps(found, "objects") == [(2, "more"), (4, "fewer")]
+    runs = [run(n, objects=many) for n, many in enumerate((100, 100, 101, 101, 90))]
+    assert steps(runs, "objects") == [(2, "more"), (4, "fewer")]
 
 
 def test_a_time_changes_only_where_the_intervals_prove_it():
@@ -75,8 +77,8 @@ def test_a_run_with_wide_intervals_hides_no_later_change():
 
 
 def test_times_of_another_processor_are_left_out_and_its_counts_are_drawn():
-    found = past([run(0, 90.0, objects=99, processor="Xeon"), run(1, 50.0), run(2, 50.0)])
-    points = {one.quantity: one.points for one in found.series if one.row == "Auth"}
+    request_past = past([run(0, 90.0, objects=99, processor="Xeon"), run(1, 50.0), run(2, 50.0)])
+    points = {series.quantity: series.points for series in request_past.series if series.row == "Auth"}
     assert points["us"] == (None, about(50.0), about(50.0))
     assert [point.estimate for point in points["objects"] if point] == [99, 100, 100]
 
@@ -93,7 +95,11 @@ def test_only_requests_of_the_newest_run_are_drawn():
 
 def test_a_layer_that_is_new_has_no_earlier_points():
     before = history_run(replace(RUN, created="2026-11-01T00:00:00+00:00"), [("t", result())])
-    (series,) = [one for one in past([before, run(1)]).series if (one.row, one.quantity) == ("Auth", "us")]
+    (series,) = [
+        row_series
+        for row_series in past([before, run(1)]).series
+        if (row_series.row, row_series.quantity) == ("Auth", "us")
+    ]
     assert series.points == (None, about(50.0))
     assert series.steps == ()
 
@@ -103,14 +109,14 @@ def test_a_layer_that_is_new_has_no_earlier_points():
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_line_has_every_figure(name: str):
-    found: Result = RESULTS[name]
-    text = line_of(one_run(found))
+    measurement: Result = RESULTS[name]
+    text = line_of(one_run(measurement))
     assert text.endswith("\n")
     assert text.count("\n") == 1
     back = read_line(text)
     assert back.run == CANNED
     (figures,) = back.requests.values()
-    expected = figures_of(found)
+    expected = figures_of(measurement)
     assert list(figures.rows) == list(expected.rows)
     assert (figures.slowdown, figures.reference_ns) == (expected.slowdown, expected.reference_ns)
     for row, kept in expected.rows.items():
@@ -188,11 +194,11 @@ def test_times_and_counts_that_changed_are_drawn():
     drawn = charts(past([run(0), run(1, 80.0, objects=101), run(2, 80.0, objects=101)]))
     assert drawn is not None
     assert drawn["about"].startswith("3 runs, from commit 0000000000 of 2026-11-01 to commit 0000000000 of 2026-11-03")
-    names = [(one["row"], one["quantity"]) for one in drawn["charts"]]
+    names = [(chart["row"], chart["quantity"]) for chart in drawn["charts"]]
     assert ("Auth", "µs") in names
     assert ("Auth", "objects") in names
     assert ("Auth", "tasks") not in names, "it never changed"
-    (auth,) = [one for one in drawn["charts"] if (one["row"], one["quantity"]) == ("Auth", "µs")]
+    (auth,) = [chart for chart in drawn["charts"] if (chart["row"], chart["quantity"]) == ("Auth", "µs")]
     assert [mark["tone"] for mark in auth["marks"]] == ["", "worse", ""]
     assert [mark["to"] is None for mark in auth["marks"]] == [False, False, True]
     assert auth["steps"] == [("worse", "commit 0000000000 of 2026-11-02: +30.0 slower")]
@@ -214,8 +220,8 @@ def test_the_page_draws_the_history(
     whole = one_run(result(layer("Auth", 80.0)))
     Path("mw.json").write_text(json.dumps(as_json(whole)), encoding="utf-8")
     earlier = one_run(result(layer("Auth", 50.0)))
-    for one in (earlier, whole):
-        append(Path("history.jsonl"), line_of(one))
+    for measured_run in (earlier, whole):
+        append(Path("history.jsonl"), line_of(measured_run))
     with Path("history.jsonl").open("a", encoding="utf-8") as out:
         out.write("broken\n")
     assert main(["render", "mw.json", "--html=mw.html", "--history=history.jsonl"]) == 0

@@ -108,11 +108,11 @@ def hops_of(
         endpoint=last,
     )
     total = sum(threads.values()) if total is None else total
-    found = SimpleNamespace(
+    counted = SimpleNamespace(
         layers={index: counts(threads.get(index, 0)) for index in range(last)},
         frames={"endpoint": counts(threads.get(last, 0)), "total": counts(total)},
     )
-    return hops(cast("Stack", stack), cast("Counted", found))
+    return hops(cast("Stack", stack), cast("Counted", counted))
 
 
 def test_a_stack_that_hands_nothing_to_threads_has_no_hops() -> None:
@@ -168,10 +168,10 @@ def test_more_hops_than_readings_wait_like_the_readings() -> None:
 
 def hopping(readings: Sequence[float], values: Sequence[float]) -> Series:
     """Make a series on a processor of steady speed."""
-    found = Series()
+    series = Series()
     for value, reading in zip(values, readings, strict=True):
-        found.add(value, 1000.0, reading)
-    return found
+        series.add(value, 1000.0, reading)
+    return series
 
 
 def test_only_requests_after_a_quick_hop_count() -> None:
@@ -196,11 +196,11 @@ def test_the_choice_of_requests_does_not_see_their_values() -> None:
 
 
 def test_without_hops_every_request_counts_as_before() -> None:
-    found = Series()
+    series = Series()
     for number in range(100):
-        found.add(float(number), 1000.0)
-    assert found.hops == []
-    assert found.steady(1000.0).values == found.values
+        series.add(float(number), 1000.0)
+    assert series.hops == []
+    assert series.steady(1000.0).values == series.values
 
 
 def test_a_run_without_quick_hops_keeps_its_quickest_quarter() -> None:
@@ -242,7 +242,7 @@ def busy_cores(rng: random.Random) -> Callable[[], tuple[float, float]]:
 
 def verdicts(rng: random.Random, taken: Callable[[], tuple[float, float]], bound_us: float) -> set[str]:
     """Judge the layer of two hops at some looks."""
-    series, found = Series(), set()
+    series, all_verdicts = Series(), set()
     for look in LOOKS:
         for _ in range(96):
             value, hop = taken()
@@ -251,16 +251,16 @@ def verdicts(rng: random.Random, taken: Callable[[], tuple[float, float]], bound
         kept = series.steady(1000.0, quick)
         us = batched_interval(kept.values, spend(0.01, look)) * 0.001
         waited_us = 2 * waited_ns(series.hops, min(BEST_NS, quick), 1) / 1000
-        found.add(judge("us", us, bound_us, Conditions(limit=0.1, waited=waited_us)).verdict)
-    return found
+        all_verdicts.add(judge("us", us, bound_us, Conditions(limit=0.1, waited=waited_us)).verdict)
+    return all_verdicts
 
 
 def test_busy_cores_fail_no_layer_that_keeps_its_budget_on_a_quiet_machine() -> None:
     rng = random.Random(11)
-    found = [verdicts(rng, busy_cores(rng), 1.3 * LAYER_NS / 1000) for _ in range(RUNS)]
-    assert not any("fail" in one for one in found)
+    runs = [verdicts(rng, busy_cores(rng), 1.3 * LAYER_NS / 1000) for _ in range(RUNS)]
+    assert not any("fail" in run for run in runs)
     # Most runs have enough requests after quick hops to say so.
-    assert sum("pass" in one for one in found) > RUNS / 2
+    assert sum("pass" in run for run in runs) > RUNS / 2
 
 
 def test_by_all_requests_busy_cores_would_have_failed_such_layers() -> None:
@@ -340,43 +340,43 @@ def measured(
         clock, None, random.Random(7), machine or Machine(known_ns=1e9), schedule=SCHEDULE, hop=hopped
     )
     settings = Settings(budgets=Budgets({"us": us}), max_time_s=0.5)
-    found = asyncio.run(measure(layer(clock), build_request("GET", "/", {}), settings, environment))
-    return found, taken
+    measurement = asyncio.run(measure(layer(clock), build_request("GET", "/", {}), settings, environment))
+    return measurement, taken
 
 
 def test_a_stack_that_hands_nothing_to_threads_measures_no_hop() -> None:
-    found, taken = measured(lambda clock: Handing(hello, clock, 3000, hops=False), 1000, 40_000)
-    assert found.verdict == "fail"
+    measurement, taken = measured(lambda clock: Handing(hello, clock, 3000, hops=False), 1000, 40_000)
+    assert measurement.verdict == "fail"
     assert taken == 0
 
 
 def test_a_hop_is_measured_beside_each_request_and_remembered() -> None:
     machine = Machine(known_ns=1e9)
-    found, taken = measured(lambda clock: Handing(hello, clock, 3000), 1000, 40_000, machine)
-    assert found.verdict == "fail"
-    assert taken > found.effort.requests / 2
+    measurement, taken = measured(lambda clock: Handing(hello, clock, 3000), 1000, 40_000, machine)
+    assert measurement.verdict == "fail"
+    assert taken > measurement.effort.requests / 2
     assert machine.seen_hop_ns == machine.best_hop_ns == 40_000
 
 
 def test_a_layer_that_better_hops_would_keep_in_its_budget_does_not_fail() -> None:
     """The machine is known to hop in 40 µs, and now takes 2.5 ms."""
     machine = Machine(known_ns=1e9, known_hop_ns=40_000)
-    found, _ = measured(lambda clock: Handing(hello, clock, 3000), 1000, 2_500_000, machine)
-    (report,) = found.layers
+    measurement, _ = measured(lambda clock: Handing(hello, clock, 3000), 1000, 2_500_000, machine)
+    (report,) = measurement.layers
     assert report.verdict == "undecided"
     reason = report.judged["us"].reason
     assert reason is not None
     assert "hops to threads took longer than at the machine's best, by up to 2460 µs" in reason
-    (note,) = (note for note in found.notes if "[slow-machine]" in note)
+    (note,) = (note for note in measurement.notes if "[slow-machine]" in note)
     assert "up to 2.46 ms of Handing, (total) may be waiting" in note
 
 
 def test_a_row_without_hops_gets_no_room_from_the_hops_of_another() -> None:
     machine = Machine(known_ns=1e9, known_hop_ns=40_000)
-    found, _ = measured(
+    measurement, _ = measured(
         lambda clock: Handing(Handing(hello, clock, 20, hops=True), clock, 3000, hops=False), 1000, 2_500_000, machine
     )
-    assert [report.verdict for report in found.layers] == ["fail", "pass"]
+    assert [report.verdict for report in measurement.layers] == ["fail", "pass"]
 
 
 def test_where_no_thread_can_be_started_rows_are_judged_without_hops() -> None:
@@ -388,5 +388,5 @@ def test_where_no_thread_can_be_started_rows_are_judged_without_hops() -> None:
     environment = Environment(clock, None, random.Random(7), Machine(known_ns=1e9), schedule=SCHEDULE, hop=no_thread)
     settings = Settings(budgets=Budgets({"us": 1000}), max_time_s=0.5)
     app = Handing(hello, clock, 3000)
-    found = asyncio.run(measure(app, build_request("GET", "/", {}), settings, environment))
-    assert found.verdict == "fail"
+    measurement = asyncio.run(measure(app, build_request("GET", "/", {}), settings, environment))
+    assert measurement.verdict == "fail"

@@ -50,8 +50,8 @@ def test_interruptions_lengthen_figures_that_hold_many(us: float, share: float, 
 
 def test_interruptions_are_those_between_two_moments() -> None:
     begin, end = Interrupted(100, 5_000_000, 1_000_000_000), Interrupted(150, 255_000_000, 1_500_000_000)
-    found = begin.until(end)
-    assert (found.per_us, found.share) == (pytest.approx(1e-4), 0.5)
+    interruptions = begin.until(end)
+    assert (interruptions.per_us, interruptions.share) == (pytest.approx(1e-4), 0.5)
     assert begin.until(begin) == Interruptions()
     assert begin.until(Interrupted(101, 10**12, 1_000_000_001)).share == 0.9
 
@@ -83,8 +83,10 @@ def test_a_layer_that_others_interrupt_in_each_request_does_not_fail(
     monkeypatch.setattr(looks, "Interrupted", Now)
     # Interruptions are only read beside the real clock, so the fake clock replaces it.
     monkeypatch.setattr(looks, "perf_counter_ns", server.clock)
-    found = server.measure([Middleware(Costly, server.clock, 3000.0)], budgets=Budgets({"us": 2000.0}), max_time_s=3.0)
-    judged = found.layer("Costly").judged["us"]
+    measurement = server.measure(
+        [Middleware(Costly, server.clock, 3000.0)], budgets=Budgets({"us": 2000.0}), max_time_s=3.0
+    )
+    judged = measurement.layer("Costly").judged["us"]
     assert judged.verdict == verdict
     assert (verdict == "fail") or "2.00 times slower than at its best" in str(judged.reason)
 

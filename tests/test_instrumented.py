@@ -297,13 +297,13 @@ def test_an_app_is_measured_and_left_as_it_was(
     pytester.makepyfile(app=case.source, test_it=TEST)
     result = pytester.runpytest_subprocess(*LEAN, "--mw-budget", "-o", "mw_budget_max_time=2", "test_it.py")
     result.assert_outcomes(passed=1)
-    found = json.loads((pytester.path / "found.json").read_text())
-    assert all(known for _, known in found["rows"])
-    names = [row for row, _ in found["rows"]]
+    document = json.loads((pytester.path / "found.json").read_text())
+    assert all(known for _, known in document["rows"])
+    names = [row for row, _ in document["rows"]]
     assert [row for row in names if row in case.layers] == list(case.layers), names
-    plain, measured, afterwards = found["answers"]
+    plain, measured, afterwards = document["answers"]
     assert plain == afterwards
     assert plain[0] == 200
     assert plain[:2] == measured[:2]
-    said = any("[outside]" in note for note in found["notes"])
-    assert said is case.outside
+    noted = any("[outside]" in note for note in document["notes"])
+    assert noted is case.outside

@@ -144,15 +144,15 @@ def test_without_the_proof_verdicts_are_undecided_and_counts_of_tasks_stay(monke
 @needs_monitoring
 def test_a_tool_that_can_be_seen_needs_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(internals, "_INSTRUMENTED", frozenset())
-    with suspended() as found:
+    with suspended() as foreign_tools:
         sys.settrace(lambda *event: None)
         try:
-            found.unproven = None
-            found.check()
+            foreign_tools.unproven = None
+            foreign_tools.check()
         finally:
             sys.settrace(None)
-    assert found.unproven is None
-    assert "was active" in found.why_no_figures
+    assert foreign_tools.unproven is None
+    assert "was active" in foreign_tools.why_no_figures
 
 
 @needs_monitoring
@@ -179,10 +179,10 @@ def test_where_all_tools_are_taken_the_proof_is_taken_to_work() -> None:
 @pytest.mark.skipif(hasattr(sys, "monitoring"), reason="Python 3.12 and later instrument code")
 def test_python_3_11_instruments_no_code_and_needs_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(internals, "_INSTRUMENTED", frozenset(range(256)))
-    with suspended() as found:
-        found.check()
-    assert found.unproven is None
-    assert not found.distorting
+    with suspended() as foreign_tools:
+        foreign_tools.check()
+    assert foreign_tools.unproven is None
+    assert not foreign_tools.distorting
 
 
 # ---- tools of threads -------------------------------------------------------------------------------------------
@@ -260,10 +260,10 @@ def test_without_a_fitting_extension_a_tool_of_another_thread_is_told_with_the_r
     of_the_extension(monkeypatch, at_work=list)
     with ThreadPoolExecutor(1, "waiting") as pool, suspended():
         pool.submit(sys.setprofile, lambda *event: None).result()
-        with suspended() as found:
+        with suspended() as foreign_tools:
             pass
         pool.submit(sys.setprofile, None).result()
-    (active,) = found.active
+    (active,) = foreign_tools.active
     assert re.match(r"a tracer or profiler of another thread \((\S.*, )?waiting_0; CPython ", active)
     assert active.endswith("so tracers and profilers of other threads cannot be suspended)")
 
@@ -304,10 +304,10 @@ def of_the_core(monkeypatch: pytest.MonkeyPatch, **wrong: Any) -> None:
 )
 def test_a_core_in_c_that_does_not_count_is_not_used(monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any]) -> None:
     of_the_core(monkeypatch, **wrong)
-    found = counting_backend()
-    assert isinstance(found.core, PythonCore)
-    assert set(found.why_not) == set(PROCESS_WIDE)
-    assert "the core in C does not count the objects that are made before it" in found.why_not["objects"]
+    backend = counting_backend()
+    assert isinstance(backend.core, PythonCore)
+    assert set(backend.why_not) == set(PROCESS_WIDE)
+    assert "the core in C does not count the objects that are made before it" in backend.why_not["objects"]
     monkeypatch.undo()
     for check in internals.SELF_CHECKS:
         check.cache_clear()

@@ -74,12 +74,12 @@ def test_sign_rank_of_thousands_agrees_with_the_normal_approximation() -> None:
 @relaxed
 @given(values=series, alpha=alphas)
 def test_median_interval_is_made_of_order_statistics_round_the_median(values: list[float], alpha: float) -> None:
-    found = median_interval(values, alpha)
-    assert found.estimate == median(values)
-    assert found.low <= found.estimate <= found.high
+    interval = median_interval(values, alpha)
+    assert interval.estimate == median(values)
+    assert interval.low <= interval.estimate <= interval.high
     rank = sign_rank(len(values), alpha)
     expected = (-math.inf, math.inf) if rank < 0 else (sorted(values)[rank], sorted(values)[len(values) - 1 - rank])
-    assert (found.low, found.high) == expected
+    assert (interval.low, interval.high) == expected
 
 
 def test_the_median_of_nothing_is_refused() -> None:
@@ -92,19 +92,19 @@ def test_the_median_of_nothing_is_refused() -> None:
 def test_values_that_are_worth_less_have_an_interval_that_holds_the_exact_one(
     values: list[float], worth: float
 ) -> None:
-    exact, found = median_interval(values, 1e-4), median_interval(values, 1e-4, worth * len(values))
-    assert found.low <= exact.low
-    assert found.high >= exact.high
+    exact, wider = median_interval(values, 1e-4), median_interval(values, 1e-4, worth * len(values))
+    assert wider.low <= exact.low
+    assert wider.high >= exact.high
 
 
 def test_values_worth_too_few_have_an_interval_wider_than_their_range() -> None:
     values = [float(number) for number in range(40)]
-    found = median_interval(values, 1e-4, worth=2.0)
-    assert found.low < values[0]
-    assert found.high > values[-1]
+    interval = median_interval(values, 1e-4, worth=2.0)
+    assert interval.low < values[0]
+    assert interval.high > values[-1]
     # The range of 15 independent values has this confidence, so that of 2 is stretched by the root of 15 / 2.
-    assert found.estimate - found.low == pytest.approx(19.5 * math.sqrt(15 / 2))
-    assert found.high - found.estimate == pytest.approx(19.5 * math.sqrt(15 / 2))
+    assert interval.estimate - interval.low == pytest.approx(19.5 * math.sqrt(15 / 2))
+    assert interval.high - interval.estimate == pytest.approx(19.5 * math.sqrt(15 / 2))
 
 
 # ---- batches ----------------------------------------------------------------------------------------------------
@@ -113,16 +113,16 @@ def test_values_worth_too_few_have_an_interval_wider_than_their_range() -> None:
 @relaxed
 @given(values=series)
 def test_batch_medians_are_the_medians_of_a_partition_into_equal_odd_parts(values: list[float]) -> None:
-    found = batch_medians(values)
+    medians = batch_medians(values)
     # Naive oracle: the longest odd length with MIN_BATCHES batches, or a shorter one, at least LONG, with MANY_BATCHES.
     lengths = [odd for odd in range(len(values), 0, -1) if odd % 2]
     few, many = (next((odd for odd in lengths if len(values) // odd >= n), 1) for n in (MIN_BATCHES, MANY_BATCHES))
     length = min(few, max(LONG, many))
     rest = list(values)
-    for value in found[:-1]:
+    for value in medians[:-1]:
         part, rest = rest[:length], rest[length:]
         assert value == median(part)
-    assert found[-1] == median(rest)
+    assert medians[-1] == median(rest)
     assert length <= len(rest) < 2 * length
 
 
@@ -145,9 +145,9 @@ def test_batches_of_skewed_values_are_not_drawn_to_the_long_tail() -> None:
 @relaxed
 @given(values=series, alpha=alphas)
 def test_batched_interval_holds_the_median_of_all_values(values: list[float], alpha: float) -> None:
-    found = batched_interval(values, alpha)
-    assert found.estimate == median(values)
-    assert found.low <= found.estimate <= found.high
+    interval = batched_interval(values, alpha)
+    assert interval.estimate == median(values)
+    assert interval.low <= interval.estimate <= interval.high
 
 
 @relaxed
@@ -209,7 +209,7 @@ def test_independent_parts_are_known_better_together_than_if_they_all_erred_to_o
     assert whole.estimate == most.estimate
     assert most.low - 1e-6 <= whole.low <= whole.estimate <= whole.high <= most.high + 1e-6
     for side in ("low", "high"):
-        distances = [abs(getattr(one, side) - one.estimate) for one in (left, right)]
+        distances = [abs(getattr(part, side) - part.estimate) for part in (left, right)]
         assert abs(getattr(whole, side) - whole.estimate) >= max(distances) * (1 - 1e-9) - 1e-6
 
 

@@ -452,9 +452,9 @@ def test_general_budgets_of_messages_are_for_layers_that_messages_pass() -> None
 
 
 def counts(number: int | None, high: int | None = None, why: dict[str, str] | None = None) -> Counts:
-    found = None if number is None else Count(number, number, high or number)
+    count = None if number is None else Count(number, number, high or number)
     none = Count(0, 0, 0)
-    return Counts(found, none, none, none, none, none, none, none, none, why=why or {})
+    return Counts(count, none, none, none, none, none, none, none, none, why=why or {})
 
 
 def judged_count(

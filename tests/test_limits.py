@@ -150,7 +150,7 @@ def test_a_version_is_text() -> None:
     [("3.13.2", "3.13.2"), ("3.13.3", "3.13.4"), ("3.13.9", "3.13.4"), ("3.13.0rc1", "3.13.2"), ("3.12.0", None)],
 )
 def test_the_nearest_patch_release_is_chosen(version: str, found: str | None) -> None:
-    names = [replace(HERE, version=one).section for one in ("3.13.2", "3.13.4", "3.14.0")]
+    names = [replace(HERE, version=release).section for release in ("3.13.2", "3.13.4", "3.14.0")]
     here = replace(HERE, version=version)
     assert chosen(names, here) == (found and replace(HERE, version=found).section)
     assert chosen(names, replace(here, loop="trio")) is None
@@ -181,17 +181,17 @@ def test_each_row_is_judged_by_its_limits() -> None:
         place(row="Mount", quantity="objects"): Limit(0),
         place(row="(total)", quantity="us", processor="another"): Limit(0),
     }
-    found = {(one.row, one.quantity): (one.verdict, one.value) for one in judged(RESULT, limits, CPU)}
-    assert found == {
+    verdicts = {(limit.row, limit.quantity): (limit.verdict, limit.value) for limit in judged(RESULT, limits, CPU)}
+    assert verdicts == {
         ("GZipMiddleware", "objects"): ("undecided", None),  # Mount is measured together with it, and has a limit
         ("GZipMiddleware", "tasks"): ("undecided", None),
         ("(total)", "threads"): ("fail", 2),
         ("Mount", "objects"): ("undecided", None),
     }
     del limits[place(row="Mount", quantity="objects")]
-    found = {(one.row, one.quantity): (one.verdict, one.value) for one in judged(RESULT, limits, CPU)}
-    assert found["GZipMiddleware", "objects"] == ("undecided", 5)  # 4 to 7
-    assert found["GZipMiddleware", "tasks"] == ("pass", 1)
+    verdicts = {(limit.row, limit.quantity): (limit.verdict, limit.value) for limit in judged(RESULT, limits, CPU)}
+    assert verdicts["GZipMiddleware", "objects"] == ("undecided", 5)  # 4 to 7
+    assert verdicts["GZipMiddleware", "tasks"] == ("pass", 1)
 
 
 @pytest.mark.parametrize("row", ["(outside)", "GZipMiddleware", "(endpoint)", "(total)"])
@@ -206,12 +206,12 @@ def test_a_count_without_a_typical_number_is_judged_by_its_range_in_every_row(
     assert ledger is not None
     result = but(
         RESULT,
-        layers=tuple(replace(one, counts=varies(one.counts)) for one in RESULT.layers),
-        ledger=replace(ledger, **{one: varies(getattr(ledger, one)) for one in ("outside", "endpoint", "total")}),  # type: ignore[arg-type]
+        layers=tuple(replace(report, counts=varies(report.counts)) for report in RESULT.layers),
+        ledger=replace(ledger, **{name: varies(getattr(ledger, name)) for name in ("outside", "endpoint", "total")}),  # type: ignore[arg-type]
     )
-    (found,) = judged(result, {place(row=row, quantity="bytecodes"): Limit(most)}, CPU)
-    assert (found.verdict, found.value) == (verdict, 300)
-    assert "300 to 400" in (found.reason or "") if verdict == "undecided" else found.reason is None
+    (limit,) = judged(result, {place(row=row, quantity="bytecodes"): Limit(most)}, CPU)
+    assert (limit.verdict, limit.value) == (verdict, 300)
+    assert "300 to 400" in (limit.reason or "") if verdict == "undecided" else limit.reason is None
 
 
 def test_a_time_is_judged_by_its_interval() -> None:
@@ -220,9 +220,9 @@ def test_a_time_is_judged_by_its_interval() -> None:
     quiet = replace(RESULT, slowdown=1.0)
     for most, verdict in ((total.low / 1.2, "fail"), (total.estimate, "undecided"), (total.high, "pass")):
         limits = {place(row="(total)", quantity="us", processor=CPU): Limit(most)}
-        (found,) = judged(quiet, limits, CPU)
-        assert (found.verdict, found.value) == (verdict, total.estimate)
-        assert (found.reason is None) == (verdict != "undecided")
+        (limit,) = judged(quiet, limits, CPU)
+        assert (limit.verdict, limit.value) == (verdict, total.estimate)
+        assert (limit.reason is None) == (verdict != "undecided")
     limits = {place(row="(total)", quantity="us", processor=CPU): Limit(total.low / 1.2)}
     (slow,) = judged(replace(RESULT, slowdown=1.5), limits, CPU)
     (crowded,) = judged(quiet, limits, CPU, crowded="another process measures")
@@ -254,23 +254,23 @@ def test_a_broken_time_that_leaving_the_layer_out_contradicts_is_undecided(
     row = max(RESULT.layers, key=lambda report: report.us.estimate if report.us else 0.0)
     assert row.us is not None
     saves = Saves(None, "why") if saved_us is None else Saves(Estimate(saved_us, saved_us - 1, saved_us + 1))
-    layers = tuple(replace(one, saves=saves) if one is row else one for one in RESULT.layers)
+    layers = tuple(replace(report, saves=saves) if report is row else report for report in RESULT.layers)
     limits = {place(row=row.name, quantity="us", processor=CPU): Limit(row.us.low / 1.3)}
-    (found,) = judged(replace(RESULT, slowdown=1.0, layers=layers), limits, CPU)
-    assert found.verdict == verdict
+    (limit,) = judged(replace(RESULT, slowdown=1.0, layers=layers), limits, CPU)
+    assert limit.verdict == verdict
     if verdict == "undecided":
-        assert "a whole request without it is 2.0 µs shorter" in str(found.reason)
+        assert "a whole request without it is 2.0 µs shorter" in str(limit.reason)
 
 
 def test_a_count_that_is_not_counted_here_is_undecided() -> None:
     assert RESULT.ledger is not None
     without = replace(RESULT.ledger, why={"objects": "no compiler"}, total=replace(RESULT.ledger.total, objects=None))
-    (found,) = judged(but(RESULT, ledger=without), {place(row="(total)"): Limit(1)}, CPU)
-    assert found.verdict == "undecided"
-    assert found.reason == "objects cannot be counted here: no compiler [uncountable]"
+    (limit,) = judged(but(RESULT, ledger=without), {place(row="(total)"): Limit(1)}, CPU)
+    assert limit.verdict == "undecided"
+    assert limit.reason == "objects cannot be counted here: no compiler [uncountable]"
     alone = replace(without, why={}, total=replace(without.total, why={"objects": "it differs"}))
-    (found,) = judged(but(RESULT, ledger=alone), {place(row="(total)"): Limit(1)}, CPU)
-    assert found.reason == "objects cannot be counted here: it differs [uncountable]"
+    (limit,) = judged(but(RESULT, ledger=alone), {place(row="(total)"): Limit(1)}, CPU)
+    assert limit.reason == "objects cannot be counted here: it differs [uncountable]"
 
 
 def test_a_row_without_a_limit_is_missing() -> None:
@@ -299,16 +299,16 @@ def test_processes_that_differ_leave_room_for_other_processes() -> None:
 
 def test_a_test_that_costs_more_alone_gets_this_as_limit_without_room_for_the_difference() -> None:
     after_others, alone = of_count(130, 130, 132), of_count(274, 270, 276)
-    for found in (after_others.or_higher(alone), alone.or_higher(after_others)):
-        assert (found.low, found.high, found.end, found.differs) == (130, 276, 276 + 6, False)
+    for cost in (after_others.or_higher(alone), alone.or_higher(after_others)):
+        assert (cost.low, cost.high, cost.end, cost.differs) == (130, 276, 276 + 6, False)
 
 
 def test_a_count_without_a_typical_number_is_recorded_as_its_range() -> None:
     assert RESULT.ledger is not None
     counts = replace(RESULT.ledger.total, bytecodes=None, ranges={"bytecodes": (3085, 3358)})
-    found = costs(but(RESULT, ledger=replace(RESULT.ledger, total=counts)), ["bytecodes"])["(total)"]["bytecodes"]
-    assert (found.low, found.typical, found.high, found.end) == (3085, 3085, 3358, 3358 + 273)
-    limits = after(LimitsFile(), {"bytecodes": found}, replace(rules("create"), quantities=("bytecodes",)))
+    cost = costs(but(RESULT, ledger=replace(RESULT.ledger, total=counts)), ["bytecodes"])["(total)"]["bytecodes"]
+    assert (cost.low, cost.typical, cost.high, cost.end) == (3085, 3085, 3358, 3358 + 273)
+    limits = after(LimitsFile(), {"bytecodes": cost}, replace(rules("create"), quantities=("bytecodes",)))
     assert limits == {"bytecodes": Limit(3631, 3085)}
 
 
@@ -347,8 +347,8 @@ def of(**limits: Limit) -> LimitsFile:
 
 
 def after(file: LimitsFile, cost: Mapping[Quantity, Cost], how: Rules, **ceilings: float) -> dict[str, Limit]:
-    found = updated(file, HERE, measured(cost, **ceilings), (), {"starlette": "1"}, how).file
-    return {one.quantity: limit for one, limit in found.limits.items()}
+    updated_file = updated(file, HERE, measured(cost, **ceilings), (), {"starlette": "1"}, how).file
+    return {where.quantity: limit for where, limit in updated_file.limits.items()}
 
 
 def test_create_writes_counts_exactly_and_times_with_room() -> None:
@@ -358,10 +358,10 @@ def test_create_writes_counts_exactly_and_times_with_room() -> None:
         "tasks": exact(0),
     }
     cost["objects"] = cost["objects"].with_another(exact(9))
-    found = updated(LimitsFile(), HERE, measured(cost), (), {"starlette": "1"}, rules("create"))
-    assert found.file == of(us=Limit(130), objects=Limit(11, 7), tasks=Limit(0))
-    assert {change.kind for change in found.changes} == {"created"}
-    assert found.of_counts == {KEY.nodeid}
+    update = updated(LimitsFile(), HERE, measured(cost), (), {"starlette": "1"}, rules("create"))
+    assert update.file == of(us=Limit(130), objects=Limit(11, 7), tasks=Limit(0))
+    assert {change.kind for change in update.changes} == {"created"}
+    assert update.of_counts == {KEY.nodeid}
     assert after(LimitsFile(), cost, rules("trim", "fix")) == {}
 
 
@@ -390,8 +390,8 @@ def test_trim_lowers_counts_to_their_high_end(limit: Limit, cost: Cost, trimmed:
 
 @pytest.mark.parametrize(("most", "trimmed"), [(160, None), (161, 130), (100, None)])
 def test_trim_lowers_times_to_their_room(most: float, trimmed: float | None) -> None:
-    found = after(of(us=Limit(most)), {"us": Cost.of(Estimate(100, 98, 102), counted=False)}, rules("trim"))
-    assert found["us"].most == (trimmed or most)
+    limits = after(of(us=Limit(most)), {"us": Cost.of(Estimate(100, 98, 102), counted=False)}, rules("trim"))
+    assert limits["us"].most == (trimmed or most)
 
 
 @pytest.mark.parametrize(
@@ -423,7 +423,7 @@ def test_a_limit_in_the_range_of_a_count_is_broken(modes: tuple[str, ...], raise
     varies: dict[Quantity, Cost] = {"objects": of_count(98, 96, 118)}
     update = updated(of(objects=Limit(102)), HERE, measured(varies), (), {}, rules(*modes))
     assert update.file.limits[place(row="A", quantity="objects")] == (Limit(140, 96, "why") if raised else Limit(102))
-    assert ([one.place.quantity for one in update.broken] == ["objects"]) is not raised
+    assert ([broken.place.quantity for broken in update.broken] == ["objects"]) is not raised
     assert update.of_counts == {KEY.nodeid}
     kept = updated(of(objects=Limit(118)), HERE, measured(varies), (), {}, rules(*modes))
     assert (kept.changes, kept.broken) == ((), ())
@@ -446,9 +446,9 @@ def test_fix_never_passes_a_ceiling() -> None:
 def test_where_one_row_is_refused_no_other_of_its_request_is_raised() -> None:
     file = LimitsFile({place(row="A"): Limit(10), place(row="(total)"): Limit(1000)})
     costs: dict[str, dict[Quantity, Cost]] = {"A": {"objects": exact(20)}, "(total)": {"objects": exact(1010)}}
-    found = {KEY: Measured(frozenset(ROWS), costs, {("A", "objects"): 15})}
-    update = updated(file, HERE, found, (), {}, rules("fix"))
-    assert [one.place.row for one in update.refused] == ["A"]
+    run = {KEY: Measured(frozenset(ROWS), costs, {("A", "objects"): 15})}
+    update = updated(file, HERE, run, (), {}, rules("fix"))
+    assert [refusal.place.row for refusal in update.refused] == ["A"]
     assert update.changes == ()
 
 
@@ -485,11 +485,11 @@ def test_trim_removes_what_no_test_uses() -> None:
 def test_a_section_gets_new_versions_when_all_of_it_was_measured() -> None:
     file = LimitsFile({place(row="A"): Limit(5)}, {(SECTION, "starlette"): "1", (SECTION, "gone"): "1"})
     newer, now = replace(HERE, version="3.13.9"), measured({"objects": exact(5)})
-    found = updated(file, newer, now, (), {"starlette": "2"}, rules("create")).file
-    assert found == LimitsFile({place(section=newer.section, row="A"): Limit(5)}, {(newer.section, "starlette"): "2"})
+    renewed = updated(file, newer, now, (), {"starlette": "2"}, rules("create")).file
+    assert renewed == LimitsFile({place(section=newer.section, row="A"): Limit(5)}, {(newer.section, "starlette"): "2"})
     part = LimitsFile({**file.limits, place(nodeid="other.py::test"): Limit(5)}, file.packages)
-    found = updated(part, newer, now, (), {"starlette": "2", "new": "1"}, rules("create")).file
-    assert found == LimitsFile(part.limits, {**part.packages, (SECTION, "new"): "1"})
+    renewed = updated(part, newer, now, (), {"starlette": "2", "new": "1"}, rules("create")).file
+    assert renewed == LimitsFile(part.limits, {**part.packages, (SECTION, "new"): "1"})
     broken = updated(file, newer, measured({"objects": exact(50)}, objects=10), (), {"starlette": "2"}, rules("fix"))
     assert broken.refused
     assert broken.file == file
@@ -508,8 +508,8 @@ def test_the_counts_of_all_processes_are_joined() -> None:
 
 def test_the_higher_counts_are_taken_without_room_for_the_difference() -> None:
     one, other = measured({"objects": exact(5), "us": exact(1)})[KEY], measured({"objects": exact(9)})[KEY]
-    for found in (one.or_higher(other), other.or_higher(one)):
-        assert (found.costs["A"]["objects"].low, found.costs["A"]["objects"].end) == (5, 9)
+    for higher in (one.or_higher(other), other.or_higher(one)):
+        assert (higher.costs["A"]["objects"].low, higher.costs["A"]["objects"].end) == (5, 9)
     assert one.or_higher(other).costs["A"]["us"] == exact(1)
 
 
@@ -526,10 +526,10 @@ times = st.builds(
     st.floats(0.1, 500),
     st.floats(0, 0.3),
 )
-many = st.lists(counts, min_size=1, max_size=3).map(lambda found: found[0].with_another(found[-1]))
+many = st.lists(counts, min_size=1, max_size=3).map(lambda of_processes: of_processes[0].with_another(of_processes[-1]))
 figures = st.fixed_dictionaries({}, optional={"us": times, "objects": many, "tasks": many})
 requests = st.builds(
-    lambda found, ceilings: Measured(frozenset(ROWS), found, ceilings),
+    lambda costs_of_rows, ceilings: Measured(frozenset(ROWS), costs_of_rows, ceilings),
     st.fixed_dictionaries({}, optional=dict.fromkeys(ROWS, figures)),
     st.dictionaries(st.tuples(st.sampled_from(ROWS), st.sampled_from(("objects", "tasks"))), numbers, max_size=2),
 )
@@ -599,12 +599,12 @@ def test_what_was_recorded_is_kept_by_what_was_measured(file: LimitsFile, run: d
     """After all modes a figure is within its limit, refused, or above its ceiling."""
     update = updated(file, HERE, run, (), {}, rules("create", "trim", "fix"))
     section = chosen(update.file.sections, HERE)
-    refused = {one.place[1:] for one in update.refused}
-    for key, one in run.items():
-        for row, costs_of_row in one.costs.items():
+    refused = {refusal.place[1:] for refusal in update.refused}
+    for key, request in run.items():
+        for row, costs_of_row in request.costs.items():
             for quantity, cost in costs_of_row.items():
                 where = Place(section or "", *key, row, quantity, CPU if quantity == "us" else "")
-                if where[1:] in refused or cost.typical > one.ceilings.get((row, quantity), cost.typical):
+                if where[1:] in refused or cost.typical > request.ceilings.get((row, quantity), cost.typical):
                     continue
                 if quantity in COUNTED and not any(p[:3] == where[1:4] for p in refused):
                     limit = update.file.limits.get(where)
@@ -627,8 +627,8 @@ def test_what_one_job_changed_wins_over_what_the_other_left_alone() -> None:
     base = LimitsFile({place(row="A"): Limit(10), place(row="B"): Limit(10), place(row="C"): Limit(10)})
     trimmed = LimitsFile({**base.limits, place(row="A"): Limit(5)})
     raised = LimitsFile({place(row="A"): Limit(10), place(row="B"): Limit(11, reason="x"), place(row="D"): Limit(1)})
-    found = merged([trimmed, raised], base).limits
-    assert found == {place(row="A"): Limit(5), place(row="B"): Limit(11, reason="x"), place(row="D"): Limit(1)}
+    limits = merged([trimmed, raised], base).limits
+    assert limits == {place(row="A"): Limit(5), place(row="B"): Limit(11, reason="x"), place(row="D"): Limit(1)}
     assert merged([trimmed, raised]).limits[place(row="A")] == Limit(10, 5)  # without a base the higher one wins
 
 

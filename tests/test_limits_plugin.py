@@ -110,8 +110,10 @@ class Project:
     @property
     def limits(self) -> dict[str, float]:
         """The limits of tasks, by test and row."""
-        found = parsed(self.file.read_text(encoding="utf-8"), "'f'").limits
-        return {f"{p.nodeid.rpartition('_')[2]} {p.row}": one.most for p, one in found.items() if p.quantity == "tasks"}
+        limits = parsed(self.file.read_text(encoding="utf-8"), "'f'").limits
+        return {
+            f"{p.nodeid.rpartition('_')[2]} {p.row}": limit.most for p, limit in limits.items() if p.quantity == "tasks"
+        }
 
     def commit(self) -> None:
         for command in ("init -q", "add -A", "-c user.name=x -c user.email=x@x commit -qm x"):
@@ -121,21 +123,21 @@ class Project:
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A project whose counts are the same in other processes."""
-    found = Project(pytester, monkeypatch)
+    project = Project(pytester, monkeypatch)
 
     def recounted(config: pytest.Config, order: Recount, limit_s: float | None) -> Any:
-        found.recounts.append(order)
+        project.recounts.append(order)
         return measured_here(config, order)
 
     monkeypatch.setattr(evidence, "recounted", recounted)
     monkeypatch.setattr(of_tests, "recounted", in_no_other_process)
-    return found
+    return project
 
 
 def measured_here(config: pytest.Config, order: Recount) -> Any:
     """Return what the run itself has measured of these tests."""
     summary = config.pluginmanager.get_plugin("mw-budget-summary")
-    measured = (one.measured for one in summary.requests)
+    measured = (request.measured for request in summary.requests)
     return as_json(MeasuredRun(RUN, tuple((nodeid, result) for nodeid, result in measured if nodeid in order.tests)))
 
 
@@ -254,14 +256,16 @@ def test_nothing_is_judged_without_measuring_or_without_a_file(project: Project)
 
 def test_limits_of_counts_need_no_times(project: Project) -> None:
     measurements = project.recorded()["measurements"]
-    assert [one["total_us"] for one in measurements] == [None, None]
-    assert {one["recorded"]["section"] for one in measurements} == {None}
+    assert [measurement["total_us"] for measurement in measurements] == [None, None]
+    assert {measurement["recorded"]["section"] for measurement in measurements} == {None}
     project.run("--mw-budget-json=mw.json", "test_app.py::test_one")
     (first,) = json.loads((project.pytester.path / "mw.json").read_text(encoding="utf-8"))["measurements"]
     assert first["total_us"] is None
     assert first["verdict"] == "pass"
     assert first["recorded"]["section"] == HERE.section
-    assert {(one["row"], one["limit"]) for one in first["recorded"]["limits"] if one["quantity"] == "tasks"} == {
+    assert {
+        (limit["row"], limit["limit"]) for limit in first["recorded"]["limits"] if limit["quantity"] == "tasks"
+    } == {
         ("(outside)", 0),
         ("Layer", 20),
         ("(endpoint)", 0),
@@ -427,7 +431,7 @@ def test_another_patch_release_or_package_is_compared_and_named(project: Project
     file = parsed(project.file.read_text(encoding="utf-8"), "'f'")
     minor = ".".join(HERE.version.split(".")[:2])
     other = HERE.section.replace(f" {HERE.version},", f" {minor}.99,")
-    limits = {place._replace(section=other): one for place, one in file.limits.items()}
+    limits = {place._replace(section=other): limit for place, limit in file.limits.items()}
     project.file.write_text(text_of(LimitsFile(limits)), encoding="utf-8")
     project.costs(21)
     result = project.run("test_app.py::test_one")
@@ -435,15 +439,15 @@ def test_another_patch_release_or_package_is_compared_and_named(project: Project
     result.stdout.fnmatch_lines(
         [f"note: The limits were recorded with CPython {minor}.99, here CPython {HERE.version}.*"]
     )
-    said = [
+    lines = [
         "mw-budgets.json was recorded with other versions, and is compared all the same: CPython"
         f" {minor}.99, here CPython {HERE.version} [[]limits-changed[]]"
     ]
-    result.stdout.fnmatch_lines(said)
+    result.stdout.fnmatch_lines(lines)
     project.costs(20)
     result = project.run(*UPDATE, "test_app.py::test_one")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(said)
+    result.stdout.fnmatch_lines(lines)
     assert other in project.file.read_text(encoding="utf-8")
     result = project.run(*UPDATE)
     result.stdout.fnmatch_lines(["mw-budgets.json: recorded with the versions of this run now"])
@@ -566,11 +570,11 @@ def test_counts_that_differ_are_counted_in_more_processes(project: Project, monk
 
     def recounted(config: pytest.Config, order: Recount, limit_s: float | None) -> Any:
         orders.append(order)
-        found = measured_here(config, order)
-        for one in found["measurements"]:
-            if "one" in one["nodeid"] and order.seed in (2, 5):
-                spawned(one, 21)
-        return found
+        document = measured_here(config, order)
+        for measurement in document["measurements"]:
+            if "one" in measurement["nodeid"] and order.seed in (2, 5):
+                spawned(measurement, 21)
+        return document
 
     monkeypatch.setattr(evidence, "recounted", recounted)
     project.run(*UPDATE).assert_outcomes(passed=2)
@@ -584,11 +588,11 @@ def test_a_limit_is_the_higher_one_of_the_test_alone_and_after_others(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def recounted(config: pytest.Config, order: Recount, limit_s: float | None) -> Any:
-        found = measured_here(config, order)
-        for one in found["measurements"]:
-            if order.alone and "two" in one["nodeid"]:
-                spawned(one, 25)
-        return found
+        document = measured_here(config, order)
+        for measurement in document["measurements"]:
+            if order.alone and "two" in measurement["nodeid"]:
+                spawned(measurement, 25)
+        return document
 
     monkeypatch.setattr(evidence, "recounted", recounted)
     result = project.run(*UPDATE, "-o", "mw_budget_record=tasks")
@@ -614,11 +618,11 @@ def test_a_request_that_a_test_makes_only_alone_has_limits_that_stay(
     """As a login of a fixture of the session, which the first test of a process makes."""
 
     def recounted(config: pytest.Config, order: Recount, limit_s: float | None) -> Any:
-        found = measured_here(config, order)
+        document = measured_here(config, order)
         if order.alone and "two" in order.tests[0]:
-            (two,) = found["measurements"]
-            found["measurements"].append(two | {"request": two["request"] | {"url": "/login"}})
-        return found
+            (two,) = document["measurements"]
+            document["measurements"].append(two | {"request": two["request"] | {"url": "/login"}})
+        return document
 
     monkeypatch.setattr(evidence, "recounted", recounted)
     project.run(*UPDATE, "test_app.py::test_two")
@@ -651,11 +655,11 @@ def test_a_limit_that_another_process_breaks_is_not_up_to_date(
     project.recorded()
 
     def recounted(config: pytest.Config, order: Recount, limit_s: float | None) -> Any:
-        found = measured_here(config, order)
-        for one in found["measurements"]:
+        document = measured_here(config, order)
+        for measurement in document["measurements"]:
             if not order.alone:
-                spawned(one, 20 + order.seed % 3)
-        return found
+                spawned(measurement, 20 + order.seed % 3)
+        return document
 
     monkeypatch.setattr(evidence, "recounted", recounted)
     result = project.run(*UPDATE, "test_app.py::test_one")
@@ -685,7 +689,7 @@ def test_a_broken_limit_of_objects_lists_what_is_new(project: Project) -> None:
         assert re.search(r"New since the limit was kept: \d+ builtins\.", text), text
         assert "Most objects are" not in text
     (measured,) = json.loads((project.pytester.path / "mw.json").read_text(encoding="utf-8"))["measurements"]
-    limits = {one["row"]: one for one in measured["recorded"]["limits"] if one["quantity"] == "objects"}
+    limits = {limit["row"]: limit for limit in measured["recorded"]["limits"] if limit["quantity"] == "objects"}
     assert sum(limits["Layer"]["new"].values()) >= limits["Layer"]["value"] - limits["Layer"]["limit"] > 0
     assert limits["(outside)"]["new"] == {}
     project.run(*cached, "--cache-clear").stdout.fnmatch_lines(["Most objects are *"])
@@ -727,9 +731,9 @@ def test_what_another_run_wrote_meanwhile_is_kept(project: Project, monkeypatch:
 
     monkeypatch.setattr(evidence, "recounted", recounted)
     project.run(*UPDATE, "test_app.py::test_one")
-    found = parsed(project.file.read_text(encoding="utf-8"), "'f'").limits
-    assert found[other] == Limit(1)
-    assert {place.section for place in found} == {other.section, HERE.section}
+    limits = parsed(project.file.read_text(encoding="utf-8"), "'f'").limits
+    assert limits[other] == Limit(1)
+    assert {place.section for place in limits} == {other.section, HERE.section}
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no groups of processes")
@@ -1018,7 +1022,7 @@ def test_what_only_the_first_app_of_a_process_does_is_in_every_limit(
     assert result.ret == 0, result.stdout.str()
     result.stdout.fnmatch_lines(["  test_b.py::test_one, GET /one, Layer: 1 task alone, 0 tasks after other tests"])
     limits = parsed(project.file.read_text(encoding="utf-8"), "'f'").limits
-    assert {one.most for place, one in limits.items() if place[3:5] == ("Layer", "tasks")} == {1}
+    assert {limit.most for place, limit in limits.items() if place[3:5] == ("Layer", "tasks")} == {1}
     for tests in ((), ("test_b.py",), ("test_b.py", "test_a.py")):
         result = run_apart(pytester, *tests)
         assert result.ret == 0, result.stdout.str()
@@ -1067,8 +1071,8 @@ def test_a_count_that_depends_on_the_hash_seed_never_fails(
     project = Project(pytester, monkeypatch)
     pytester.makeconftest(BY_SEED)
     assert run_apart(pytester, *UPDATE, seed="0").ret == 0
-    found = parsed(project.file.read_text(encoding="utf-8"), "'f'").limits
-    limit, *_ = (one for place, one in found.items() if (place.row, place.quantity) == ("Layer", "objects"))
+    limits = parsed(project.file.read_text(encoding="utf-8"), "'f'").limits
+    limit, *_ = (recorded for place, recorded in limits.items() if (place.row, place.quantity) == ("Layer", "objects"))
     assert limit.low is not None
     for seed in range(100, 104):
         result = run_apart(pytester, seed=str(seed))

@@ -45,17 +45,17 @@ def burst(us: float, gauge: float = 100.0, waited: float = 0.0, collecting: floa
 
 def rounds(rng: random.Random, count: int, whole_us: float = 250.0, layer_us: float = 50.0) -> list[Round]:
     """Simulate rounds on a machine whose speed drifts, with a pair in eight far off."""
-    found: list[Round] = []
+    all_rounds: list[Round] = []
     for number in range(count):
         speed = 1 + 0.3 * math.sin(number / 7)
         noise = [rng.gauss(1, 0.03) * (3 if rng.random() < 0.06 else 1) for _ in range(2)]
-        found.append(
+        all_rounds.append(
             {
                 None: burst(whole_us * speed * noise[0]),
                 LAYER: burst((whole_us - layer_us) * speed * noise[1]),
             }
         )
-    return found
+    return all_rounds
 
 
 def share_of(bursts: Bursts, alpha: float = ALPHA) -> Estimate:
@@ -102,7 +102,7 @@ def test_bursts_of_busy_moments_do_not_count() -> None:
     bursts = Bursts([quiet, slow, starved] * 5)
     assert not bursts.noisy
     assert bursts.quiet == 5
-    assert {one.request_us for one in bursts.whole} == {250.0}
+    assert {whole.request_us for whole in bursts.whole} == {250.0}
     assert len(bursts.pairs(LAYER)) == 5
 
 
@@ -146,24 +146,24 @@ def test_a_load_generator_that_is_always_busy_limits_the_figures() -> None:
 
 def simulated(rng: random.Random, bursts: int, each: int = 200) -> list[Burst]:
     """Simulate latencies that are the same throughout a burst, but for a factor of each."""
-    found = []
+    all_bursts = []
     for _ in range(bursts):
         factor = rng.lognormvariate(0, 0.2)
         latencies = sorted(factor * rng.expovariate(1 / 1000) for _ in range(each))
-        found.append(Burst(100.0, latencies, (100.0,)))
-    return found
+        all_bursts.append(Burst(100.0, latencies, (100.0,)))
+    return all_bursts
 
 
 @pytest.mark.parametrize("share", [0.5, 0.99])
 def test_the_interval_of_a_percentile_holds_as_often_as_it_says(share: float) -> None:
     rng = random.Random(3)
-    everything = sorted(latency for one in simulated(rng, 3000) for latency in one.latencies_us)
+    everything = sorted(latency for burst in simulated(rng, 3000) for latency in burst.latencies_us)
     true_ms = everything[int(share * len(everything))] / 1000
     runs, held, widths = 80, 0, []
     for _ in range(runs):
-        found = quantile_ms(simulated(rng, 30), share, ALPHA)
-        held += found.low <= true_ms <= found.high
-        widths.append((min(found.high, 100.0) - found.low) / true_ms)
+        quantile = quantile_ms(simulated(rng, 30), share, ALPHA)
+        held += quantile.low <= true_ms <= quantile.high
+        widths.append((min(quantile.high, 100.0) - quantile.low) / true_ms)
     assert held >= 0.83 * runs
     assert fmean(widths) < 0.5
 

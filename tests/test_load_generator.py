@@ -72,8 +72,8 @@ def tell(process: subprocess.Popen[str], message: dict[str, Any]) -> None:
 def burst(process: subprocess.Popen[str], clients: int, requests: int) -> dict[str, Any]:
     tell(process, {"clients": clients, "requests": requests})
     assert process.stdout is not None
-    found: dict[str, Any] = json.loads(process.stdout.readline())
-    return found
+    figures: dict[str, Any] = json.loads(process.stdout.readline())
+    return figures
 
 
 CHUNKS = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n7;x=y\r\n\r\n0\r\n\r\n\r\n0\r\n\r\n"
@@ -94,11 +94,11 @@ CHUNKS = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n7;
 )
 def test_it_counts_every_response(answer: bytes, closing: bool) -> None:
     with answering(answer, closing=closing) as port, started(port) as process:
-        found = burst(process, 3, 12)
+        figures = burst(process, 3, 12)
         status = "204" if b" 204 " in answer else "200"
-        assert found["statuses"] == {status: 12}
-        assert len(found["latencies_ns"]) == 12 - 3
-        assert 0 < max(found["latencies_ns"]) <= found["ns"]
+        assert figures["statuses"] == {status: 12}
+        assert len(figures["latencies_ns"]) == 12 - 3
+        assert 0 < max(figures["latencies_ns"]) <= figures["ns"]
         assert burst(process, 1, 2)["statuses"] == {status: 2}
 
 
@@ -121,15 +121,15 @@ def test_large_bodies_are_read_and_not_kept(form: str, piece: int) -> None:
     client.socket = ours
     with ours, theirs:
         client.send()
-        found, kept = [], []
+        statuses, kept = [], []
         for start in range(0, len(LARGE[form]), piece):
             theirs.sendall(LARGE[form][start : start + piece])
-            found.append(client.receive()[0])
+            statuses.append(client.receive()[0])
             kept.append(len(client._data))
         if form == "until closed":
             theirs.close()
-            found.append(client.receive()[0])
-    assert found == [0] * (len(found) - 1) + [200]
+            statuses.append(client.receive()[0])
+    assert statuses == [0] * (len(statuses) - 1) + [200]
     assert max(kept[:-1]) < 2000
 
 
@@ -140,9 +140,9 @@ def test_other_statuses_are_counted_apart() -> None:
 
 def test_fewer_requests_than_clients() -> None:
     with answering(OK) as port, started(port) as process:
-        found = burst(process, 10, 4)
-        assert found["statuses"] == {"200": 4}
-        assert len(found["latencies_ns"]) == 4
+        figures = burst(process, 10, 4)
+        assert figures["statuses"] == {"200": 4}
+        assert len(figures["latencies_ns"]) == 4
 
 
 def test_a_response_that_ends_early_is_an_error_and_the_next_burst_works() -> None:

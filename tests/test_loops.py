@@ -277,8 +277,8 @@ def test_layers_are_timed(run: Run) -> None:
     request = build_request("GET", "/", {})
     app = Noop(Spins(Noop(hello)))
     environment = Environment(schedule=Schedule(warm_ns=30_000_000, precision_time_s=0.1))
-    found = run(lambda: engine.measure(app, request, settings(lifespan=False), environment))
-    spins, noop = found.layer("Spins").us, found.layer("Noop#2").us
+    measurement = run(lambda: engine.measure(app, request, settings(lifespan=False), environment))
+    spins, noop = measurement.layer("Spins").us, measurement.layer("Noop#2").us
     assert spins is not None
     assert noop is not None
     assert near(spins - noop, 200, most_us=20)
@@ -301,8 +301,8 @@ def test_the_lifespan_runs_and_its_state_is_in_the_scope(run: Run) -> None:
         await respond(send)
 
     request = build_request("GET", "/", {})
-    found = run(lambda: engine.send_once(app, request, settings()))
-    assert found.status == 200
+    measurement = run(lambda: engine.send_once(app, request, settings()))
+    assert measurement.status == 200
     assert seen == ["started", "42", "stopped"]
 
 
@@ -341,10 +341,10 @@ def test_an_exception_of_the_app_arrives_as_it_is(run: Run) -> None:
 
 def installed(*names: LoopName) -> list[LoopName]:
     """Import and return those that are installed: pytester forgets the modules that an inner run imports."""
-    found = [name for name in names if find_spec(name) is not None]
-    for name in found:
+    present = [name for name in names if find_spec(name) is not None]
+    for name in present:
         import_module(name)
-    return found
+    return present
 
 
 def test_sync_tests_choose_their_loop(pytester: pytest.Pytester) -> None:
@@ -429,8 +429,8 @@ def test_what_a_library_of_tasks_calls_is_no_layer_of_its_own() -> None:
     schedule = replace(FAST_SCHEDULE, precision_time_s=0.0)
     request, environment = build_request("GET", "/", {}), Environment(schedule=schedule)
     app = Noop(InATaskOfItsOwn(Noop(hello)))
-    found = loops.run("trio", lambda: engine.measure(app, request, settings(lifespan=False), environment))
-    assert [report.name for report in found.layers] == ["Noop#1", "InATaskOfItsOwn", "Noop#2"]
+    measurement = loops.run("trio", lambda: engine.measure(app, request, settings(lifespan=False), environment))
+    assert [report.name for report in measurement.layers] == ["Noop#1", "InATaskOfItsOwn", "Noop#2"]
 
 
 @pytest.mark.parametrize("name", get_args(LoopName))

@@ -58,8 +58,8 @@ def test_every_route_is_counted_and_timed(shop: str, capsys: pytest.CaptureFixtu
     assert (log[0], log[-1], len(set(log))) == ("startup", "shutdown", 3)
     document = json.loads(Path("out.json").read_text())
     assert misfits(document) == []
-    assert [one["total_us"] is not None for one in document["measurements"]] == [True, True]
-    assert {one["nodeid"] for one in document["measurements"]} == {f"{shop}:app"}
+    assert [measurement["total_us"] is not None for measurement in document["measurements"]] == [True, True]
+    assert {measurement["nodeid"] for measurement in document["measurements"]} == {f"{shop}:app"}
 
 
 @needs("objects")
@@ -145,7 +145,7 @@ def test_what_cannot_be_measured_is_named_and_the_rest_goes_on(
     assert "GET /events      not measured: the response did not end within 0.2 s\n" in out
     assert "GET /health no budget" in out
     left_out = json.loads(Path("out.json").read_text())["left_out"]
-    assert [one["request"]["url"] for one in left_out] == ["/private", "/events"]
+    assert [entry["request"]["url"] for entry in left_out] == ["/private", "/events"]
     assert left_out[0]["reason"].startswith("GET /private answered 401; nothing was measured. Correct the request")
 
 
@@ -204,8 +204,8 @@ def test_the_time_is_a_limit_and_what_was_left_out_is_named(shop: str, capsys: p
     assert f"only counted, because {reason}: GET /slow0\n" in out
     assert f"note: Not timed: {reason}" in out
     document = json.loads(Path("out.json").read_text())
-    assert [one["reason"] for one in document["left_out"]] == [reason] * 6
-    assert [one["total_us"] for one in document["measurements"]] == [None]
+    assert [entry["reason"] for entry in document["left_out"]] == [reason] * 6
+    assert [measurement["total_us"] for measurement in document["measurements"]] == [None]
 
 
 def test_a_request_that_hangs_when_the_time_is_over_is_ended(
@@ -267,7 +267,7 @@ def test_a_broken_budget_of_the_file_is_status_1_and_the_remedies_are_those_of_t
 def test_what_is_unusable_is_status_2_with_a_message(
     shop: str, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    assert main(["measure", *(one.format(shop=shop) for one in arguments)]) == 2
+    assert main(["measure", *(argument.format(shop=shop) for argument in arguments)]) == 2
     out, err = capsys.readouterr()
     assert message.format(shop=shop) in err
     assert err.startswith("error: ")

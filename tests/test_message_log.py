@@ -56,16 +56,16 @@ def test_a_message_takes_what_each_owner_spends_between_two_of_them() -> None:
 @pytest.mark.parametrize("number", [0, 1, 11])
 def test_the_first_two_messages_and_the_last_are_left_out(number: int) -> None:
     log = Log()
-    for one in range(12):
-        log.send(30 + 900 * (one == number), 50 + 900 * (one == number))
+    for place in range(12):
+        log.send(30 + 900 * (place == number), 50 + 900 * (place == number))
     spent = log.read().sent.spent
     assert (spent.ns[LAYER], spent.ns[ENDPOINT]) == (30, 50)
 
 
 def test_work_of_a_message_in_the_middle_counts() -> None:
     log = Log()
-    for one in range(12):
-        log.send(30 + 900 * (one == 6))
+    for place in range(12):
+        log.send(30 + 900 * (place == 6))
     assert log.read().sent.spent.ns[LAYER] == 30 + 900 / 9
 
 
@@ -74,9 +74,9 @@ def test_both_ways_are_told_apart_where_they_take_turns() -> None:
     for _ in range(12):
         log.receive(layer=20, endpoint=5)
         log.send(layer=30, endpoint=50)
-    found = log.read()
-    assert (found.received.spent.ns[LAYER], found.sent.spent.ns[LAYER]) == (20, 30)
-    assert (found.received.spent.ns[ENDPOINT], found.sent.spent.ns[ENDPOINT]) == (5, 50)
+    times = log.read()
+    assert (times.received.spent.ns[LAYER], times.sent.spent.ns[LAYER]) == (20, 30)
+    assert (times.received.spent.ns[ENDPOINT], times.sent.spent.ns[ENDPOINT]) == (5, 50)
 
 
 def test_a_receive_that_waits_beside_the_task_that_sends_is_of_its_way() -> None:
@@ -91,14 +91,14 @@ def test_a_receive_that_waits_beside_the_task_that_sends_is_of_its_way() -> None
         log.owned_by(HARNESS, 7)
         log.owned_by(LAYER, 20)
         log.owned_by(ENDPOINT, 5)
-    found = log.read()
-    assert (found.received.spent.ns[LAYER], found.sent.spent.ns[LAYER]) == (20, 30)
+    times = log.read()
+    assert (times.received.spent.ns[LAYER], times.sent.spent.ns[LAYER]) == (20, 30)
 
 
 def test_a_layer_that_joins_messages_has_those_of_the_side_with_more() -> None:
     log = Log()
-    for one in range(12):
-        log.send(30, passed=one in (0, 11))
+    for place in range(12):
+        log.send(30, passed=place in (0, 11))
     sent = log.read().sent
     assert (sent.inner[LAYER], sent.outer[LAYER], sent.count(LAYER)) == (12, 2, 12)
     assert sent.spent.ns[LAYER] == 30
@@ -214,8 +214,8 @@ def test_a_buffer_holds_the_first_byte_also_while_others_take_steps_aside() -> N
 
 
 def test_without_messages_there_is_nothing() -> None:
-    found = message_times([HARNESS, 0], owners=3)
-    assert found.sent.spent.ns == found.received.spent.ns == found.first.spent.ns == (0, 0, 0)
+    times = message_times([HARNESS, 0], owners=3)
+    assert times.sent.spent.ns == times.received.spent.ns == times.first.spent.ns == (0, 0, 0)
 
 
 def test_a_layer_that_passes_on_adds_its_own_time_to_the_first_byte_and_holds_nothing() -> None:

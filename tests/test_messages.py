@@ -45,7 +45,9 @@ def used(inside: list[ast.AST]) -> Iterator[str]:
             place = TAKERS.get(getattr(node.func, "id", ""))
             if place is not None:
                 yield from texts(node.args[place])
-            yield from (text for one in node.keywords if one.arg == "message_id" for text in texts(one.value))
+            yield from (
+                text for keyword in node.keywords if keyword.arg == "message_id" for text in texts(keyword.value)
+            )
         elif isinstance(node, ast.ClassDef):
             for statement in node.body:
                 if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "message_id":
@@ -60,12 +62,12 @@ def nodes() -> dict[Path, list[ast.AST]]:
 
 
 def all_used() -> set[str]:
-    found = set(RULES)
+    ids = set(RULES)
     for module, inside in nodes().items():
         if module.name != "errors.py":
-            found.update(used(inside))
-    found.update(one.message_id for one in vars(errors).values() if getattr(one, "message_id", None))
-    return found - {"ID"}
+            ids.update(used(inside))
+    ids.update(value.message_id for value in vars(errors).values() if getattr(value, "message_id", None))
+    return ids - {"ID"}
 
 
 def test_every_id_has_a_page_and_every_page_is_used() -> None:
@@ -81,7 +83,7 @@ def test_an_error_has_an_id_by_its_class_or_where_it_is_raised() -> None:
         for node in inside
         if isinstance(node, ast.Call)
         and getattr(node.func, "id", "") in without
-        and not any(one.arg == "message_id" for one in node.keywords)
+        and not any(keyword.arg == "message_id" for keyword in node.keywords)
     ]
     assert [name.partition(":")[0] for name in nameless] == ["pages.py"]
 

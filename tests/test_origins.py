@@ -45,25 +45,25 @@ def origins(some_app: Any) -> dict[str, Origin | None]:
 
 
 def test_a_layer_is_the_projects_or_of_the_distribution_that_installed_it() -> None:
-    found = origins(Noop(app))
-    assert {found[name].distribution for name in found if found[name]} == {None, "starlette", "fastapi"}
-    assert found["Noop"] == Origin()
-    assert found["ServerErrorMiddleware"] == Origin("starlette")
-    assert found["FastAPI"] == Origin("fastapi")
+    by_layer = origins(Noop(app))
+    assert {by_layer[name].distribution for name in by_layer if by_layer[name]} == {None, "starlette", "fastapi"}
+    assert by_layer["Noop"] == Origin()
+    assert by_layer["ServerErrorMiddleware"] == Origin("starlette")
+    assert by_layer["FastAPI"] == Origin("fastapi")
 
 
 def test_a_layer_made_of_a_function_comes_from_the_function_and_has_its_place() -> None:
-    found = origins(app)["BaseHTTPMiddleware[add_header]"]
-    assert found == Origin(None, f"{__name__}.add_header", str(Path(__file__).relative_to(Path.cwd())), LINE)
-    assert found.own
-    assert found.place.endswith(f"test_origins.py:{LINE}")
+    origin = origins(app)["BaseHTTPMiddleware[add_header]"]
+    assert origin == Origin(None, f"{__name__}.add_header", str(Path(__file__).relative_to(Path.cwd())), LINE)
+    assert origin.own
+    assert origin.place.endswith(f"test_origins.py:{LINE}")
 
 
 def test_a_closure_has_the_place_of_its_function_too() -> None:
-    found = origin_of(outer(hello))
-    assert found.own
-    assert found.function == "tests.apps.outer.<locals>.inner"
-    assert origin_of(outer(hello).__code__).file == found.file
+    origin = origin_of(outer(hello))
+    assert origin.own
+    assert origin.function == "tests.apps.outer.<locals>.inner"
+    assert origin_of(outer(hello).__code__).file == origin.file
 
 
 def test_a_working_directory_that_is_gone_shortens_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,9 +179,9 @@ FOUND = result(
 
 
 def test_the_terminal_names_the_projects_layers_first_and_then_those_of_each_distribution() -> None:
-    said = "own: BaseHTTPMiddleware[add_header] (shop/app.py:12), Auth; from starlette: CORS, GZip"
-    assert said in " ".join(map(str.strip, lines(FOUND, 100)))
-    assert said in " ".join(failure(FOUND, 79).split())
+    sentence = "own: BaseHTTPMiddleware[add_header] (shop/app.py:12), Auth; from starlette: CORS, GZip"
+    assert sentence in " ".join(map(str.strip, lines(FOUND, 100)))
+    assert sentence in " ".join(failure(FOUND, 79).split())
 
 
 def test_a_verbose_row_says_it_itself() -> None:
@@ -191,9 +191,9 @@ def test_a_verbose_row_says_it_itself() -> None:
 
 
 def test_a_result_that_does_not_know_says_nothing() -> None:
-    found = result(row(0, "CORS", 9.0, 50))
-    assert view(found).origins == {}
-    assert not any(line.startswith("own") or "from" in line for line in lines(found))
+    measurement = result(row(0, "CORS", 9.0, 50))
+    assert view(measurement).origins == {}
+    assert not any(line.startswith("own") or "from" in line for line in lines(measurement))
 
 
 def test_the_json_has_it_and_gives_it_back() -> None:
@@ -208,7 +208,9 @@ def test_the_json_has_it_and_gives_it_back() -> None:
     first, *others = RESULT.layers
     whole = replace(RESULT, layers=(replace(first, layer=replace(first.layer, origin=OWN)), *others))
     assert misfits(as_json(one_run(whole, nodeid="test_it"))) == []
-    assert [report.layer.origin for report in codec.result(data).layers] == [one.layer.origin for one in FOUND.layers]
+    assert [report.layer.origin for report in codec.result(data).layers] == [
+        report.layer.origin for report in FOUND.layers
+    ]
 
 
 def test_the_pages_say_it_in_each_row() -> None:

@@ -153,12 +153,12 @@ class Reports:
     left_out: list[tuple[str, str, str]] = field(default_factory=list)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        for one in getattr(report, "mw_budget", ()):
-            name, line = _name(one["nodeid"]), _line(one["request"])
-            self.measured.append((name, line, one["verdict"]))
-            self.timed += [] if one["seconds"] is None else [(name, line)]
-        for one in getattr(report, "mw_budget_left_out", ()):
-            self.left_out.append((_name(one["nodeid"]), _line(one["request"]), one["reason"]))
+        for record in getattr(report, "mw_budget", ()):
+            name, line = _name(record["nodeid"]), _line(record["request"])
+            self.measured.append((name, line, record["verdict"]))
+            self.timed += [] if record["seconds"] is None else [(name, line)]
+        for record in getattr(report, "mw_budget_left_out", ()):
+            self.left_out.append((_name(record["nodeid"]), _line(record["request"]), record["reason"]))
 
     @property
     def verdicts(self) -> list[str | None]:
@@ -226,7 +226,7 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
 
 
 def test_a_mark_on_a_test_that_exists_measures_its_requests_and_keeps_its_own_failure(suite: Suite) -> None:
-    found = suite.run(
+    outcome = suite.run(
         """
         client = TestClient(make(Header))
 
@@ -247,13 +247,13 @@ def test_a_mark_on_a_test_that_exists_measures_its_requests_and_keeps_its_own_fa
             assert client.get("/health").text == "ok"
         """
     )
-    found.assert_outcomes(passed=2, failed=2)
-    assert found.reports.measured == [
+    outcome.assert_outcomes(passed=2, failed=2)
+    assert outcome.reports.measured == [
         ("test_kept", "GET /health", "pass"),
         ("test_broken_budget", "GET /health", "fail"),
         ("test_failed_by_itself", "GET /health", "fail"),
     ]
-    found.says(
+    outcome.says(
         "_ test_broken_budget _*GET /health: Header 1 task, budget 0*mwbudget explain over-budget"
         "*_ test_failed_by_itself _*AssertionError: its own"
     )
@@ -279,15 +279,15 @@ def test_without_the_option_only_the_keywords_are_checked(suite: Suite) -> None:
         def test_no_method():
             pass
     """
-    found = suite.run(tests, measure=False)
-    found.assert_outcomes(passed=2, failed=2)
-    found.says("unknown keyword 'micros'", "repeat*is 'P OST'; give a list of HTTP methods, for example ['POST']")
-    assert not found.reports.measured
-    assert not found.reports.left_out
+    outcome = suite.run(tests, measure=False)
+    outcome.assert_outcomes(passed=2, failed=2)
+    outcome.says("unknown keyword 'micros'", "repeat*is 'P OST'; give a list of HTTP methods, for example ['POST']")
+    assert not outcome.reports.measured
+    assert not outcome.reports.left_out
 
 
 def test_a_mark_on_a_class_or_a_module_measures_and_only_one_on_a_test_requires_a_request(suite: Suite) -> None:
-    found = suite.run(
+    outcome = suite.run(
         """
         pytestmark = pytest.mark.mw_budget(tasks=0)
 
@@ -323,22 +323,22 @@ def test_a_mark_on_a_class_or_a_module_measures_and_only_one_on_a_test_requires_
         """,
         "-Werror::pytest_mwbudget.errors.BudgetWarning",
     )
-    found.assert_outcomes(passed=6, failed=2)
+    outcome.assert_outcomes(passed=6, failed=2)
     for test in ("test_no_request_of_its_own_mark", "test_lifespan_only"):
-        found.says(
+        outcome.says(
             f"_ {test} _*made no request to an ASGI app in this process while it was marked*explain no-request",
             f"FAILED test_shop.py::{test} ",
         )
-    assert found.reports.measured == [
+    assert outcome.reports.measured == [
         ("test_module", "GET /health", "pass"),
         ("TestClass::test_inside", "GET /health", "pass"),
         ("TestUnittest::test_old", "GET /", "pass"),
     ]
-    assert [line for _, line, _ in found.reports.left_out] == ["POST /echo"]
+    assert [line for _, line, _ in outcome.reports.left_out] == ["POST /echo"]
 
 
 def test_the_fixture_measures_in_place_of_the_clients(suite: Suite) -> None:
-    found = suite.run(
+    outcome = suite.run(
         """
         @pytest.fixture
         def mw_budget_app():
@@ -360,10 +360,10 @@ def test_the_fixture_measures_in_place_of_the_clients(suite: Suite) -> None:
             assert TestClient(app).get("/items/1").text == "1"
         """
     )
-    found.assert_outcomes(passed=2, failed=1)
-    assert found.reports.lines == ["GET /health"] * 2
-    assert not found.reports.left_out
-    found.says("made no request through the fixture mw_budget")
+    outcome.assert_outcomes(passed=2, failed=1)
+    assert outcome.reports.lines == ["GET /health"] * 2
+    assert not outcome.reports.left_out
+    outcome.says("made no request through the fixture mw_budget")
 
 
 def test_client_fixtures_of_each_scope(suite: Suite) -> None:
@@ -387,15 +387,15 @@ def test_client_fixtures_of_each_scope(suite: Suite) -> None:
         """
         for scope in scopes
     ]
-    found = suite.run("".join(tests))
-    found.assert_outcomes(passed=2 * len(scopes))
-    assert [(name, line) for name, line, _ in found.reports.measured] == [
+    outcome = suite.run("".join(tests))
+    outcome.assert_outcomes(passed=2 * len(scopes))
+    assert [(name, line) for name, line, _ in outcome.reports.measured] == [
         (f"Test{scope.title()}::{test}", "GET /health") for scope in scopes for test in ("test_first", "test_second")
     ]
 
 
 def test_async_tests_of_each_plugin_and_loop(suite: Suite) -> None:
-    found = suite.run(
+    outcome = suite.run(
         """
         import pytest_asyncio
 
@@ -417,16 +417,16 @@ def test_async_tests_of_each_plugin_and_loop(suite: Suite) -> None:
                 assert (await client.get("/health")).text == "ok"
         """
     )
-    found.assert_outcomes(passed=3)
-    assert found.reports.lines == ["GET /health", *["GET /items/1", "GET /health"] * 2]
-    assert found.reports.verdicts == ["pass"] * 5
+    outcome.assert_outcomes(passed=3)
+    assert outcome.reports.lines == ["GET /health", *["GET /items/1", "GET /health"] * 2]
+    assert outcome.reports.verdicts == ["pass"] * 5
 
 
 # ---- which requests -------------------------------------------------------------------------------------------------
 
 
 def test_each_distinct_request_is_measured_once(suite: Suite) -> None:
-    found = suite.run(
+    outcome = suite.run(
         """
         @pytest.mark.mw_budget(tasks=1)
         def test_routes():
@@ -452,8 +452,8 @@ def test_each_distinct_request_is_measured_once(suite: Suite) -> None:
                 assert client.get("/health", headers=headers).text == "ok"
         """
     )
-    found.assert_outcomes(passed=2)
-    assert [one for one in found.reports.measured if one[0] == "test_routes"] == [
+    outcome.assert_outcomes(passed=2)
+    assert [measurement for measurement in outcome.reports.measured if measurement[0] == "test_routes"] == [
         ("test_routes", "GET /items/1", "pass"),
         ("test_routes", "GET /health?a=1", "pass"),
         ("test_routes", "GET /", "pass"),
@@ -462,11 +462,11 @@ def test_each_distinct_request_is_measured_once(suite: Suite) -> None:
         ("test_routes", "GET /health", "pass"),  # of the other app
     ]
     # By route the second request is another one as well: it never came to the router.
-    assert [line for name, line, _ in found.reports.measured if name == "test_layers"] == ["GET /health"] * 2
+    assert [line for name, line, _ in outcome.reports.measured if name == "test_layers"] == ["GET /health"] * 2
 
 
 def test_other_methods_are_left_out_unless_the_marker_repeats_them(suite: Suite) -> None:
-    found = suite.run(
+    outcome = suite.run(
         """
         calls = []
 
@@ -494,27 +494,27 @@ def test_other_methods_are_left_out_unless_the_marker_repeats_them(suite: Suite)
                 assert websocket.receive_text() == "hi"
         """
     )
-    found.assert_outcomes(passed=3)
-    assert found.reports.measured == [("test_repeated", "POST /", "pass"), ("test_websocket", "WS /ws", "pass")]
-    assert [(name, line) for name, line, _ in found.reports.left_out] == [("test_left_out", "POST /")]
-    assert "set repeat=['POST'] in the mw_budget marker" in found.reports.reasons[0]
+    outcome.assert_outcomes(passed=3)
+    assert outcome.reports.measured == [("test_repeated", "POST /", "pass"), ("test_websocket", "WS /ws", "pass")]
+    assert [(name, line) for name, line, _ in outcome.reports.left_out] == [("test_left_out", "POST /")]
+    assert "set repeat=['POST'] in the mw_budget marker" in outcome.reports.reasons[0]
 
 
 def test_repeat_in_the_configuration(suite: Suite) -> None:
     suite.pytester.makeini("[pytest]\nmw_budget_repeat =\n    POST\n    put\n")
-    found = suite.run(
+    outcome = suite.run(
         """
         @pytest.mark.mw_budget(tasks=0)
         def test_it():
             assert TestClient(app).post("/echo", content=b"tea").text == "tea"
         """
     )
-    found.assert_outcomes(passed=1)
-    assert found.reports.lines == ["POST /echo"]
+    outcome.assert_outcomes(passed=1)
+    assert outcome.reports.lines == ["POST /echo"]
 
 
 def test_an_error_status_is_measured_and_not_judged(suite: Suite) -> None:
-    found = suite.run(
+    outcome = suite.run(
         """
         client = TestClient(make(Header))
 
@@ -530,19 +530,19 @@ def test_an_error_status_is_measured_and_not_judged(suite: Suite) -> None:
         "-v",
         UNDRAWN,
     )
-    found.assert_outcomes(passed=1, failed=1, warnings=1)
-    assert found.reports.measured == [
+    outcome.assert_outcomes(passed=1, failed=1, warnings=1)
+    assert outcome.reports.measured == [
         ("test_error", "GET /nowhere", None),
         ("test_expected", "GET /nowhere", "fail"),
         ("test_expected", "GET /health", None),
     ]
-    found.says("Not judged: it answered 404; expect_status=404 in the marker judges it. [not-judged]")
-    found.says("Not judged: it answered 200, not 404. [not-judged]")
-    found.says("none of its requests was judged (GET /nowhere: it answered 404; *) [left-out]")
+    outcome.says("Not judged: it answered 404; expect_status=404 in the marker judges it. [not-judged]")
+    outcome.says("Not judged: it answered 200, not 404. [not-judged]")
+    outcome.says("none of its requests was judged (GET /nowhere: it answered 404; *) [left-out]")
 
 
 def test_a_request_that_is_not_judged_is_timed_only_beside_budgets_of_time(suite: Suite) -> None:
-    found = suite.run(
+    outcome = suite.run(
         """
         # Its health route is past the layer of a budget: nothing of it is judged.
         past = Starlette(routes=[Route("/health", ok)])
@@ -569,20 +569,20 @@ def test_a_request_that_is_not_judged_is_timed_only_beside_budgets_of_time(suite
         """,
         "-v",
     )
-    found.assert_outcomes(passed=6)
-    assert [(name, line) for name, line, _ in found.reports.measured] == [
+    outcome.assert_outcomes(passed=6)
+    assert [(name, line) for name, line, _ in outcome.reports.measured] == [
         (f"{kind}::{test}", line)
         for kind in ("TestCount", "TestCountOfALayer", "TestTime")
         for test, line in [("test_error", "GET /nowhere"), ("test_named", "GET /health"), ("test_named", "GET /health")]
     ]
-    assert [*dict.fromkeys(found.reports.timed)] == [
+    assert [*dict.fromkeys(outcome.reports.timed)] == [
         ("TestTime::test_error", "GET /nowhere"),
         ("TestTime::test_named", "GET /health"),
     ]
 
 
 def test_a_marked_test_is_undecided_if_none_of_its_requests_was_judged(suite: Suite) -> None:
-    found = suite.run(
+    outcome = suite.run(
         """
         @pytest.mark.mw_budget(tasks=0, undecided="warn")
         def test_warned_of():
@@ -604,13 +604,13 @@ def test_a_marked_test_is_undecided_if_none_of_its_requests_was_judged(suite: Su
             client.get("/health")
         """
     )
-    found.assert_outcomes(passed=3, failed=1, warnings=1)
+    outcome.assert_outcomes(passed=3, failed=1, warnings=1)
     why = "none of its requests was judged (POST /echo: a POST request is not repeated automatically;*[left-out]"
-    found.says(f"_ test_failed _*{why}", f"test_shop.py::test_warned_of *BudgetWarning: {why}")
+    outcome.says(f"_ test_failed _*{why}", f"test_shop.py::test_warned_of *BudgetWarning: {why}")
 
 
 def test_a_budget_by_name_must_name_a_layer_of_some_request(suite: Suite) -> None:
-    found = suite.run(
+    outcome = suite.run(
         """
         def ask():
             TestClient(app).get("/health")
@@ -626,13 +626,13 @@ def test_a_budget_by_name_must_name_a_layer_of_some_request(suite: Suite) -> Non
         """,
         UNDRAWN,
     )
-    found.assert_outcomes(failed=2)
-    assert found.reports.verdicts == ["pass", "fail", None, None]
-    found.says("GET /health: Header 1 task, budget 0", "'Heder'*Did you mean 'Header'?")
+    outcome.assert_outcomes(failed=2)
+    assert outcome.reports.verdicts == ["pass", "fail", None, None]
+    outcome.says("GET /health: Header 1 task, budget 0", "'Heder'*Did you mean 'Header'?")
 
 
 def test_a_loop_that_is_not_the_clients_is_a_reason(suite: Suite) -> None:
-    found = suite.run(
+    outcome = suite.run(
         """
         @pytest.mark.mw_budget(tasks=0, loop="trio")
         def test_it():
@@ -640,9 +640,9 @@ def test_a_loop_that_is_not_the_clients_is_a_reason(suite: Suite) -> None:
             TestClient(app, backend="trio").get("/items/1")
         """
     )
-    found.assert_outcomes(passed=1)
-    assert found.reports.lines == ["GET /items/1"]
-    assert found.reports.reasons == ["loop='trio' was requested, but the test's client runs the app on asyncio"]
+    outcome.assert_outcomes(passed=1)
+    assert outcome.reports.lines == ["GET /items/1"]
+    assert outcome.reports.reasons == ["loop='trio' was requested, but the test's client runs the app on asyncio"]
 
 
 # ---- requests that pass through -------------------------------------------------------------------------------------
@@ -832,16 +832,16 @@ def test_requests_that_pass_through(suite: Suite) -> None:
             assert threads_left() == []
         """
         tests += [test, then]
-    found = suite.run("".join(tests))
-    found.assert_outcomes(passed=2 * len(PASSED_THROUGH))
-    assert found.reports.measured == [(f"{case}_then", "GET /health", "pass") for case in PASSED_THROUGH]
+    outcome = suite.run("".join(tests))
+    outcome.assert_outcomes(passed=2 * len(PASSED_THROUGH))
+    assert outcome.reports.measured == [(f"{case}_then", "GET /health", "pass") for case in PASSED_THROUGH]
     reasons: dict[str, str] = {}
-    for name, _, reason in found.reports.left_out:
+    for name, _, reason in outcome.reports.left_out:
         reasons.setdefault(name.partition("[")[0], reason)
     assert [*reasons] == [*PASSED_THROUGH]
     for case, (_, reason) in PASSED_THROUGH.items():
         assert _matches(reasons[case], reason), (case, reasons[case])
-    found.says(f"{len(found.reports.left_out)} requests were not measured; -v says which and why")
+    outcome.says(f"{len(outcome.reports.left_out)} requests were not measured; -v says which and why")
     left = [thread.name for thread in threading.enumerate() if thread not in before]
     assert [name for name in left if not name.startswith("Trio thread")] == []
 
@@ -850,10 +850,10 @@ def _matches(text: str, pattern: str) -> bool:
     """Tell whether the text is the pattern, in which `*` stands for any text."""
     parts, place = pattern.split("*"), 0
     for part in parts:
-        found = text.find(part, place)
-        if found < 0:
+        start = text.find(part, place)
+        if start < 0:
             return False
-        place = found + len(part)
+        place = start + len(part)
     return text.startswith(parts[0])
 
 
@@ -905,14 +905,14 @@ def test_{case}_then():
 """
         for case, (budget, backend, answers, swallows, limit_s) in HANGS.items()
     ]
-    found = suite.run(HANGING + "".join(tests))
-    found.assert_outcomes(passed=2 * len(HANGS))
-    assert found.reports.measured == [(f"test_{case}_then", "GET /health", "pass") for case in HANGS]
-    assert [name for name, *_ in found.reports.left_out] == [f"test_{case}" for case in HANGS]
+    outcome = suite.run(HANGING + "".join(tests))
+    outcome.assert_outcomes(passed=2 * len(HANGS))
+    assert outcome.reports.measured == [(f"test_{case}_then", "GET /health", "pass") for case in HANGS]
+    assert [name for name, *_ in outcome.reports.left_out] == [f"test_{case}" for case in HANGS]
     path = (
         "Starlette > ServerErrorMiddleware > Header > Pool" if outside else "Starlette > ServerErrorMiddleware > Pool"
     )
-    for name, _, reason in found.reports.left_out:
+    for name, _, reason in outcome.reports.left_out:
         assert "the app stopped answering" in reason, name
         assert "it waited at Pool.__call__ (test_shop.py:" in reason, name
         assert reason.endswith(f"inside {path}"), (name, reason)
@@ -922,7 +922,7 @@ def test_{case}_then():
 
 
 def test_what_a_test_prepares_holds_in_repetitions_and_afterwards(suite: Suite) -> None:
-    found = suite.run(
+    outcome = suite.run(
         """
         from starlette.background import BackgroundTask
 
@@ -970,12 +970,12 @@ def test_what_a_test_prepares_holds_in_repetitions_and_afterwards(suite: Suite) 
             assert user.get() == "changed"  # as without a recorder: the client calls the app in the test's own context
         """
     )
-    found.assert_outcomes(passed=2)
-    assert found.reports.verdicts == ["pass", "pass"]
+    outcome.assert_outcomes(passed=2)
+    assert outcome.reports.verdicts == ["pass", "pass"]
 
 
 def test_ten_megabytes_both_ways(suite: Suite) -> None:
-    found = suite.run(
+    outcome = suite.run(
         """
         @pytest.mark.mw_budget(tasks=0, repeat=["POST"])
         def test_it():
@@ -989,13 +989,13 @@ def test_ten_megabytes_both_ways(suite: Suite) -> None:
             assert (await client_of().post("/echo", content=content)).content == content
         """
     )
-    found.assert_outcomes(passed=2)
-    assert found.reports.verdicts == ["pass", "pass"]
+    outcome.assert_outcomes(passed=2)
+    assert outcome.reports.verdicts == ["pass", "pass"]
     gc.collect()
 
 
 def test_tasks_that_the_app_leaves_end_with_the_loop(suite: Suite) -> None:
-    found = suite.run(
+    outcome = suite.run(
         """
         left = []
 
@@ -1014,11 +1014,11 @@ def test_tasks_that_the_app_leaves_end_with_the_loop(suite: Suite) -> None:
         "-Werror",
         *QUIET,
     )
-    found.assert_outcomes(passed=2)
+    outcome.assert_outcomes(passed=2)
 
 
 def test_no_task_no_patch_and_no_app_is_left(suite: Suite) -> None:
-    found = suite.run(
+    outcome = suite.run(
         """
         import gc
         import weakref
@@ -1047,11 +1047,11 @@ def test_no_task_no_patch_and_no_app_is_left(suite: Suite) -> None:
             assert apps[0]() is None
         """
     )
-    found.assert_outcomes(passed=3)
+    outcome.assert_outcomes(passed=3)
 
 
 def test_clients_in_threads(suite: Suite) -> None:
-    found = suite.run(
+    outcome = suite.run(
         """
         @pytest.mark.mw_budget(tasks=0)
         def test_made_and_closed_in_one():
@@ -1083,14 +1083,14 @@ def test_clients_in_threads(suite: Suite) -> None:
             assert answers == ["ok"] * 4
         """
     )
-    found.assert_outcomes(passed=2)
-    assert found.reports.lines.count("GET /health") == 1
-    assert [(name, reason) for name, _, reason in found.reports.left_out] == [("test_used_from_several", OVERLAPPED)]
+    outcome.assert_outcomes(passed=2)
+    assert outcome.reports.lines.count("GET /health") == 1
+    assert [(name, reason) for name, _, reason in outcome.reports.left_out] == [("test_used_from_several", OVERLAPPED)]
 
 
 def test_a_worker_thread_that_does_not_end_in_time(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pytest_mwbudget.recording.recorder, "LEAST_LIMIT_S", 0.3)
-    found = suite.run(
+    outcome = suite.run(
         """
         import time
         calls = []
@@ -1107,12 +1107,12 @@ def test_a_worker_thread_that_does_not_end_in_time(suite: Suite, monkeypatch: py
             assert len(calls) == 3
         """
     )
-    found.assert_outcomes(passed=1, warnings=1)
-    assert "inside Starlette > ServerErrorMiddleware > Noop > ExceptionMiddleware > " in found.reports.reasons[0]
+    outcome.assert_outcomes(passed=1, warnings=1)
+    assert "inside Starlette > ServerErrorMiddleware > Noop > ExceptionMiddleware > " in outcome.reports.reasons[0]
 
 
 def test_tests_of_other_kinds(suite: Suite) -> None:
-    found = suite.run(
+    outcome = suite.run(
         """
         import unittest
         from unittest import mock
@@ -1153,13 +1153,13 @@ def test_tests_of_other_kinds(suite: Suite) -> None:
                 assert TestClient(app).get("/health").text == "ok"
         """
     )
-    found.assert_outcomes(passed=4)
-    assert found.reports.lines == ["GET /", "GET /health", "GET /health", "GET /health"]
-    assert found.reports.measured[-1] == ("test_frozen_time", "GET /health", "pass")
+    outcome.assert_outcomes(passed=4)
+    assert outcome.reports.lines == ["GET /", "GET /health", "GET /health", "GET /health"]
+    assert outcome.reports.measured[-1] == ("test_frozen_time", "GET /health", "pass")
 
 
 def test_no_frame_of_the_recorder_is_in_a_traceback(suite: Suite) -> None:
-    found = suite.run(
+    outcome = suite.run(
         """
         pytestmark = pytest.mark.mw_budget(tasks=0)
 
@@ -1172,9 +1172,9 @@ def test_no_frame_of_the_recorder_is_in_a_traceback(suite: Suite) -> None:
         """,
         "--tb=native",
     )
-    found.assert_outcomes(failed=2)
-    found.says("in test_sync*in broken*in test_async*in broken")
-    assert "pytest_mwbudget" not in found.result.stdout.str()
+    outcome.assert_outcomes(failed=2)
+    outcome.says("in test_sync*in broken*in test_async*in broken")
+    assert "pytest_mwbudget" not in outcome.result.stdout.str()
 
 
 def test_a_fault_of_the_measurement_fails_no_test(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1182,15 +1182,15 @@ def test_a_fault_of_the_measurement_fails_no_test(suite: Suite, monkeypatch: pyt
         raise ZeroDivisionError("ours")
 
     monkeypatch.setattr(pytest_mwbudget.session.requests.own, "measure_again", broken)
-    found = suite.run(
+    outcome = suite.run(
         """
         @pytest.mark.mw_budget(tasks=0)
         def test_it():
             assert TestClient(app).get("/health").text == "ok"
         """
     )
-    found.assert_outcomes(passed=1, warnings=1)
-    assert found.reports.reasons == ["the measurement failed with ZeroDivisionError: ours"]
+    outcome.assert_outcomes(passed=1, warnings=1)
+    assert outcome.reports.reasons == ["the measurement failed with ZeroDivisionError: ours"]
 
 
 @pytest.mark.live
@@ -1198,7 +1198,7 @@ def test_a_fault_of_the_measurement_fails_no_test(suite: Suite, monkeypatch: pyt
 @pytest.mark.parametrize("method", ["signal"])
 def test_pytest_timeout_ends_a_measurement(suite: Suite, method: str) -> None:
     pytest.importorskip("pytest_timeout")
-    found = suite.run(
+    outcome = suite.run(
         """
         @pytest.mark.timeout(0.5)
         @pytest.mark.mw_budget(tasks=9)
@@ -1219,14 +1219,14 @@ def test_pytest_timeout_ends_a_measurement(suite: Suite, method: str) -> None:
         "timeout",
         f"--timeout-method={method}",
     )
-    found.assert_outcomes(passed=1, failed=2)
-    found.says("Failed: Timeout *>0.5s")
-    assert found.reports.measured[-1] == ("test_next", "GET /health", "pass")
+    outcome.assert_outcomes(passed=1, failed=2)
+    outcome.says("Failed: Timeout *>0.5s")
+    assert outcome.reports.measured[-1] == ("test_next", "GET /health", "pass")
 
 
 @pytest.mark.parametrize("survey", [False, True])
 def test_a_test_that_is_marked_while_it_runs_is_measured_from_then_on(suite: Suite, survey: bool) -> None:
-    found = suite.run(
+    outcome = suite.run(
         """
         def test_kept(request):
             TestClient(app).get("/health?before")
@@ -1281,8 +1281,8 @@ def test_a_test_that_is_marked_while_it_runs_is_measured_from_then_on(suite: Sui
         UNDRAWN,
         *(["--mw-budget-survey"] if survey else []),
     )
-    found.assert_outcomes(passed=5, failed=4)
-    judged = [one for one in found.reports.measured if "before" not in one[1]]
+    outcome.assert_outcomes(passed=5, failed=4)
+    judged = [measurement for measurement in outcome.reports.measured if "before" not in measurement[1]]
     assert judged == [
         ("test_kept", "GET /health", "pass"),
         ("test_broken", "GET /health", "fail"),
@@ -1291,8 +1291,8 @@ def test_a_test_that_is_marked_while_it_runs_is_measured_from_then_on(suite: Sui
         ("test_async", "GET /health", "pass"),
         ("test_with_the_fixture", "GET /health", "pass"),
     ]
-    assert not found.reports.left_out
-    found.says(
+    assert not outcome.reports.left_out
+    outcome.says(
         "made no request to an ASGI app in this process while it was marked with mw_budget",
         "unknown keyword 'tusks' in the mw_budget marker",
     )
@@ -1342,7 +1342,7 @@ def test_ctrl_c_ends_the_run(suite: Suite, client: str, monkeypatch: pytest.Monk
 
 
 def test_a_request_that_nobody_finishes_is_collected_in_silence(suite: Suite) -> None:
-    found = suite.run(
+    outcome = suite.run(
         """
         import asyncio
         import gc
@@ -1364,11 +1364,11 @@ def test_a_request_that_nobody_finishes_is_collected_in_silence(suite: Suite) ->
         "-W",
         "error::pytest.PytestUnraisableExceptionWarning",
     )
-    found.result.assert_outcomes(passed=1)
+    outcome.result.assert_outcomes(passed=1)
 
 
 def test_a_client_whose_module_is_loaded_again_is_recorded(suite: Suite) -> None:
-    found = suite.run(
+    outcome = suite.run(
         """
         import importlib
         import starlette.testclient as module
@@ -1383,7 +1383,7 @@ def test_a_client_whose_module_is_loaded_again_is_recorded(suite: Suite) -> None
                 vars(module).update(before)
         """
     )
-    assert found.reports.measured == [("test_loaded_again", "GET /health", "pass")]
+    assert outcome.reports.measured == [("test_loaded_again", "GET /health", "pass")]
 
 
 # ---- reports --------------------------------------------------------------------------------------------------------
@@ -1405,7 +1405,7 @@ def test_other():
 
 def test_reports_name_the_requests_that_were_left_out(suite: Suite) -> None:
     files = {name: suite.pytester.path / f"report.{name}" for name in ("json", "html", "md", "xml")}
-    found = suite.run(
+    outcome = suite.run(
         MIXED,
         f"--mw-budget-json={files['json']}",
         f"--mw-budget-html={files['html']}",
@@ -1413,14 +1413,14 @@ def test_reports_name_the_requests_that_were_left_out(suite: Suite) -> None:
         f"--junitxml={files['xml']}",
         "-v",
     )
-    found.assert_outcomes(passed=2)
+    outcome.assert_outcomes(passed=2)
     document = json.loads(files["json"].read_text())
-    assert [(_name(one["nodeid"]), _line(one["request"])) for one in document["left_out"]] == [
+    assert [(_name(left_out["nodeid"]), _line(left_out["request"])) for left_out in document["left_out"]] == [
         ("test_it", "POST /echo"),
         ("test_other", "DELETE /%3Cb%3E"),
     ]
     assert "repeat=['POST']" in document["left_out"][0]["reason"]
-    found.says("test_it POST /echo not measured: a POST request is not repeated automatically; ")
+    outcome.says("test_it POST /echo not measured: a POST request is not repeated automatically; ")
     for name in ("html", "md"):
         text = files[name].read_text()
         assert "POST /echo" in text
@@ -1428,7 +1428,10 @@ def test_reports_name_the_requests_that_were_left_out(suite: Suite) -> None:
         assert "a POST request is not repeated automatically" in text
         assert "/<b>" not in text
     properties = ElementTree.parse(files["xml"]).iter("property")
-    assert any("GET /health" in str(one.get("name")) + str(one.get("value")) for one in properties)
+    assert any(
+        "GET /health" in str(junit_property.get("name")) + str(junit_property.get("value"))
+        for junit_property in properties
+    )
 
 
 @pytest.mark.live
@@ -1441,8 +1444,11 @@ def test_requests_of_xdists_workers(suite: Suite) -> None:
     result = suite.pytester.runpytest_subprocess(*options, timeout=120)
     result.assert_outcomes(passed=2)
     document = json.loads(Path(path).read_text())
-    assert sorted(_line(one["request"]) for one in document["left_out"]) == ["DELETE /%3Cb%3E", "POST /echo"]
-    assert sorted(_line(one["request"]) for one in document["measurements"]) == ["GET /health", "GET /items/%3Cb%3E"]
+    assert sorted(_line(left_out["request"]) for left_out in document["left_out"]) == ["DELETE /%3Cb%3E", "POST /echo"]
+    assert sorted(_line(measurement["request"]) for measurement in document["measurements"]) == [
+        "GET /health",
+        "GET /items/%3Cb%3E",
+    ]
 
 
 def test_a_test_that_runs_again_is_judged_by_its_last_requests(suite: Suite) -> None:
@@ -1457,7 +1463,7 @@ def test_a_test_that_runs_again_is_judged_by_its_last_requests(suite: Suite) -> 
             return True
         """
     )
-    found = suite.run(
+    outcome = suite.run(
         """
         runs = []
 
@@ -1468,5 +1474,5 @@ def test_a_test_that_runs_again_is_judged_by_its_last_requests(suite: Suite) -> 
         """,
         UNDRAWN,
     )
-    found.assert_outcomes(passed=1, failed=1)
-    assert found.reports.verdicts == ["fail", "pass"]
+    outcome.assert_outcomes(passed=1, failed=1)
+    assert outcome.reports.verdicts == ["fail", "pass"]

@@ -24,9 +24,9 @@ def test_with_many_pairs_student_is_normal() -> None:
 
 
 def test_too_few_pairs_have_no_interval() -> None:
-    found = paired([1.0] * (FEWEST_PAIRS - 1), 0.01)
-    assert found.estimate == 1.0
-    assert not found.bounded
+    mean = paired([1.0] * (FEWEST_PAIRS - 1), 0.01)
+    assert mean.estimate == 1.0
+    assert not mean.bounded
     assert paired([1.0] * FEWEST_PAIRS, 0.01).bounded
 
 
@@ -43,16 +43,16 @@ def test_one_pair_that_is_far_off_moves_little() -> None:
 
 
 def test_the_mean_of_all_has_students_interval() -> None:
-    found = paired([1.0, 2.0, 3.0, 4.0, 5.0, 4.0, 3.0, 20.0], 0.05, trimmed=False)
-    assert found.estimate == 5.25
-    assert found.half_width == pytest.approx(2.3646 * 6.0886 / math.sqrt(8), rel=1e-3)
+    mean = paired([1.0, 2.0, 3.0, 4.0, 5.0, 4.0, 3.0, 20.0], 0.05, trimmed=False)
+    assert mean.estimate == 5.25
+    assert mean.half_width == pytest.approx(2.3646 * 6.0886 / math.sqrt(8), rel=1e-3)
     assert not paired([1.0, 2.0], 0.05, trimmed=False).bounded
 
 
 def test_the_sign_of_the_differences_is_that_of_the_interval() -> None:
     values = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0]
-    found, mirrored = paired(values, 0.05), paired([-value for value in values], 0.05)
-    assert (mirrored.low, mirrored.high) == pytest.approx((-found.high, -found.low))
+    mean, mirrored = paired(values, 0.05), paired([-value for value in values], 0.05)
+    assert (mirrored.low, mirrored.high) == pytest.approx((-mean.high, -mean.low))
 
 
 DRAWS: dict[str, Callable[[random.Random], float]] = {
@@ -67,7 +67,7 @@ DRAWS: dict[str, Callable[[random.Random], float]] = {
 @pytest.mark.parametrize("count", [5, 8, 12, 20])
 def test_intervals_hold_the_truth(kind: str, count: int) -> None:
     rng, alpha, runs = random.Random(count), 0.02, 2000
-    found = (paired([DRAWS[kind](rng) for _ in range(count)], alpha) for _ in range(runs))
-    missed = sum(not one.low <= 0 <= one.high for one in found)
+    intervals = (paired([DRAWS[kind](rng) for _ in range(count)], alpha) for _ in range(runs))
+    missed = sum(not interval.low <= 0 <= interval.high for interval in intervals)
     # Three standard errors above 1.3 times alpha: trimming a few of eight is a little too bold.
     assert missed <= 1.3 * alpha * runs + 3 * math.sqrt(alpha * runs)

@@ -191,19 +191,19 @@ def test_rows_of_one_side_are_new_or_gone() -> None:
 
 def test_requests_of_one_side_are_named() -> None:
     other = RequestKey("tests/test_app.py::test_new", "GET /new")
-    one = result({"Work": 10})
-    pair = Pair(process(one), {**process(one), other: figures_of(one)})
+    measured = result({"Work": 10})
+    pair = Pair(process(measured), {**process(measured), other: figures_of(measured)})
     assert compared([pair] * 5).new == [other]
     assert compared([Pair(pair.head, pair.base)] * 5).gone == [other]
 
 
 def test_a_pair_in_which_a_test_failed_does_not_count() -> None:
-    one = process(result({"Work": 10}))
-    failed = Pair(one, {})
+    measured_process = process(result({"Work": 10}))
+    failed = Pair(measured_process, {})
     assert not list(compared([failed]).changes)
-    comparison = compared([Pair(one, one)] * 4 + [failed])
+    comparison = compared([Pair(measured_process, measured_process)] * 4 + [failed])
     assert not by(comparison, "Work").bounded
-    assert by(compared([Pair(one, one)] * 5 + [failed]), "Work").bounded
+    assert by(compared([Pair(measured_process, measured_process)] * 5 + [failed]), "Work").bounded
     assert comparison.gone == []
 
 
@@ -222,8 +222,8 @@ def test_counts_that_vary_alike_do_not_fail() -> None:
 
 def test_counts_are_compared_seed_by_seed() -> None:
     seeds = [444, 450, 456]
-    base = [result({"Work": 1}, {"Work": Count(one, one, one)}) for one in seeds]
-    head = [result({"Work": 1}, {"Work": Count(one + 2, one + 2, one + 2)}) for one in seeds]
+    base = [result({"Work": 1}, {"Work": Count(seed, seed, seed)}) for seed in seeds]
+    head = [result({"Work": 1}, {"Work": Count(seed + 2, seed + 2, seed + 2)}) for seed in seeds]
     assert by(compared(pairs_of(base, head)), "Work", "objects") == Estimate(2, 2, 2)
 
 
@@ -233,7 +233,7 @@ def test_counts_are_compared_seed_by_seed() -> None:
 def test_a_count_that_may_vary_by_itself_takes_more_pairs(pairs: int, word: str, verdict: str) -> None:
     base = [result({"Work": 1}, {"Work": Count(2644, 2644, 2644)})] * pairs
     numbers = [2655, 2650, *[2651] * (pairs - 2)]
-    head = [result({"Work": 1}, {"Work": Count(one, one, one)}) for one in numbers]
+    head = [result({"Work": 1}, {"Work": Count(number, number, number)}) for number in numbers]
     comparison = compared(pairs_of(base, head), "objects:0")
     change = row(comparison, "Work", "objects")
     assert (change.word, change.verdict) == (word, verdict)
@@ -247,13 +247,13 @@ def test_a_percentage_of_a_count_that_varies_is_of_the_end_of_its_range_as_betwe
 
 
 def test_a_change_that_is_the_same_in_each_pair_is_one_though_requests_vary() -> None:
-    base, head = (result({"Work": 1}, {"Work": Count(one, one - 1, one + 2)}) for one in (10, 20))
+    base, head = (result({"Work": 1}, {"Work": Count(number, number - 1, number + 2)}) for number in (10, 20))
     assert by(compared(pairs_of([base] * 3, [head] * 3)), "Work", "objects") == Estimate(10, 7, 13)
 
 
 def test_a_count_that_is_not_known_is_left_out() -> None:
     unknown, known = result({"Work": 1}, {"Work": None}), result({"Work": 1}, {"Work": Count(5, 5, 5)})
-    names = [(one.row, one.quantity) for _, one in compared(pairs_of([unknown] * 3, [known] * 3)).changes]
+    names = [(change.row, change.quantity) for _, change in compared(pairs_of([unknown] * 3, [known] * 3)).changes]
     assert ("Work", "objects") not in names
     assert ("Work", "tasks") in names
 
@@ -275,9 +275,9 @@ def test_a_row_without_a_figure_is_not_compared() -> None:
 
 def test_with_limits_only_these_are_waited_for() -> None:
     pairs = noisy(100, 150, noise=0.2)
-    assert {one.row for one in compared(pairs).open} > {"Work"}
-    assert {one.row for one in compared(pairs, "us:500us").open} == set()
-    assert {one.row for one in compared(pairs, "us:50us").open} == {"Work"}
+    assert {change.row for change in compared(pairs).open} > {"Work"}
+    assert {change.row for change in compared(pairs, "us:500us").open} == set()
+    assert {change.row for change in compared(pairs, "us:50us").open} == {"Work"}
 
 
 def test_a_limited_count_that_a_side_does_not_have_is_told() -> None:

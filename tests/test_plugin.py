@@ -263,10 +263,10 @@ def test_an_undecided_budget_is_treated_as_the_settings_say(shop: pytest.Pyteste
             "*BudgetWarning: GET /health: Spin is undecided: *too-few-requests*",
         ]
     )
-    found = annotations(result)
-    assert [command for command, _, _ in found] == ["warning", "error"]
-    assert all(properties["title"] == "GET /health: undecided" for _, properties, _ in found)
-    assert all("too few requests" in message for _, _, message in found)
+    github_annotations = annotations(result)
+    assert [command for command, _, _ in github_annotations] == ["warning", "error"]
+    assert all(properties["title"] == "GET /health: undecided" for _, properties, _ in github_annotations)
+    assert all("too few requests" in message for _, _, message in github_annotations)
 
 
 def test_budgets_that_apply_to_no_layer_are_like_undecided_ones(shop: pytest.Pytester) -> None:
@@ -1049,7 +1049,7 @@ def test_what_cannot_be_counted_is_as_grave_as_the_marker_says(idle_shop: pytest
         "test_fails": ", undecided='fail'",
         "test_without": ", bytes=None",
     }
-    idle_shop.makepyfile(BYTES + "".join(marked(f"tasks=5{said}", name=name) for name, said in keywords.items()))
+    idle_shop.makepyfile(BYTES + "".join(marked(f"tasks=5{keyword}", name=name) for name, keyword in keywords.items()))
     result = run(idle_shop, "--mw-budget", *WARNINGS_SHOWN)
     result.assert_outcomes(passed=3, failed=2, warnings=1)
     result.stdout.fnmatch_lines(["*::test_warns", "FAILED *::test_nothing_said*", "FAILED *::test_fails*"])
@@ -1200,8 +1200,8 @@ def test_files_stand_where_the_command_line_says_and_the_json_has_the_promised_s
     files = {"json": "out/mw.json", "markdown": f"{shop.path}/reports/mw.md", "benchmark-json": "out/mw.bench.json"}
     options = [f"--mw-budget-{name}={path}" for name, path in files.items()]
     run(shop, "--mw-budget", QUICK, *options).assert_outcomes(passed=1)
-    found = {name: Path(shop.path, path).read_text(encoding="utf-8") for name, path in files.items()}
-    document = json.loads(found["json"])
+    texts = {name: Path(shop.path, path).read_text(encoding="utf-8") for name, path in files.items()}
+    document = json.loads(texts["json"])
     assert misfits(document) == []
     assert document["schema"] == "pytest-mwbudget/1"
     assert {"python", "implementation", "platform", "loop", "packages"} <= document["environment"].keys()
@@ -1217,9 +1217,9 @@ def test_files_stand_where_the_command_line_says_and_the_json_has_the_promised_s
     assert (spin["kind"], spin["entered"], spin["method"]) == ("middleware", True, "split")
     assert (spin["budget_us"], spin["verdict"], spin["merged_with"]) == (2000, "pass", None)
     assert spin["us"]["low"] <= spin["us"]["estimate"] <= spin["us"]["high"]
-    assert found["markdown"] == pytest_mwbudget.report.markdown.render(measured_run(document))
-    assert "<code>Spin</code>" in found["markdown"]
-    fullnames = [one["fullname"] for one in json.loads(found["benchmark-json"])["benchmarks"]]
+    assert texts["markdown"] == pytest_mwbudget.report.markdown.render(measured_run(document))
+    assert "<code>Spin</code>" in texts["markdown"]
+    fullnames = [benchmark["fullname"] for benchmark in json.loads(texts["benchmark-json"])["benchmarks"]]
     rows = ("Spin", "ExceptionMiddleware", "(total)")
     assert fullnames[1:] == [f"{measurement['nodeid']} GET /health {name}" for name in rows]
 
@@ -1281,14 +1281,14 @@ def junit(pytester: pytest.Pytester) -> tuple[dict[str, str], str, ElementTree.E
     """Return the properties of the only testcase, the text of its failure, and its suite."""
     suite = ElementTree.parse(Path(pytester.path, "junit.xml")).getroot()[0]
     (case,) = suite.iter("testcase")
-    found = {one.attrib["name"]: one.attrib["value"] for one in case.iter("property")}
-    return found, case.findtext("failure", ""), suite
+    properties = {element.attrib["name"]: element.attrib["value"] for element in case.iter("property")}
+    return properties, case.findtext("failure", ""), suite
 
 
 def test_junitxml_counts_a_layer_over_budget_as_a_failure_that_can_be_read(shop: pytest.Pytester) -> None:
     shop.makepyfile(marked("us=20"))
     run(shop, "--mw-budget", QUICK, "--junitxml=junit.xml")
-    found, text, suite = junit(shop)
+    properties, text, suite = junit(shop)
     assert suite.get("failures") == "1"
     lines = text.splitlines()
     assert re.fullmatch(r"GET /health: Spin [\d.]+ µs, budget 20 µs \(1 of 3 layers over budget\)", lines[0])
@@ -1298,19 +1298,19 @@ def test_junitxml_counts_a_layer_over_budget_as_a_failure_that_can_be_read(shop:
     assert "#x1B" not in text  # pytest's replacement for the escape character
     message = suite.find(".//failure").attrib["message"]  # type: ignore[union-attr]
     assert lines[0] in message.splitlines()[0]
-    assert (found["mw_budget.request"], found["mw_budget.verdict"]) == ("GET /health", "fail")
-    assert found["mw_budget.worst_layer"] == "Spin"
-    assert float(found["mw_budget.total_us"]) > float(found["mw_budget.worst_layer_us"]) > 150
-    assert found["mw_budget.worst_layer_tasks"] == "0"
+    assert (properties["mw_budget.request"], properties["mw_budget.verdict"]) == ("GET /health", "fail")
+    assert properties["mw_budget.worst_layer"] == "Spin"
+    assert float(properties["mw_budget.total_us"]) > float(properties["mw_budget.worst_layer_us"]) > 150
+    assert properties["mw_budget.worst_layer_tasks"] == "0"
 
 
 def test_junitxml_has_what_was_measured_also_where_the_test_fails_for_something_else(shop: pytest.Pytester) -> None:
     shop.makepyfile(marked("tasks=0", "mw_budget.get('/health'); mw_budget.get('/health?2'); assert False"))
     run(shop, "--mw-budget", "--junitxml=junit.xml")
-    found, text, _ = junit(shop)
+    properties, text, _ = junit(shop)
     assert "assert False" in text
-    assert found["mw_budget.verdict"] == "pass"
-    assert [found[f"mw_budget.{number}.request"] for number in (1, 2)] == ["GET /health", "GET /health?2"]
+    assert properties["mw_budget.verdict"] == "pass"
+    assert [properties[f"mw_budget.{number}.request"] for number in (1, 2)] == ["GET /health", "GET /health?2"]
 
 
 def test_junitxml_without_enforcement_has_no_properties(shop: pytest.Pytester) -> None:
@@ -1525,8 +1525,8 @@ def test_the_table_of_a_request_over_budget_stands_once_where_something_else_is_
     result.assert_outcomes(failed=1, xfailed=2)
     # The line of each request, and its table below.
     pattern = re.compile(r".*::(\w+) GET /health fail: |AddHeader .* fail$")
-    found = [match[1] or "table" for line in result.stdout.lines if (match := pattern.match(line))]
-    assert found == ["test_asserts", "table", "test_xfails", "table", "test_marks", "table"]
+    shown = [match[1] or "table" for line in result.stdout.lines if (match := pattern.match(line))]
+    assert shown == ["test_asserts", "table", "test_xfails", "table", "test_marks", "table"]
 
 
 def test_pytests_summary_has_a_line_for_each_request_also_on_ci(
@@ -1604,7 +1604,7 @@ def test_results_come_home_from_xdist_workers(with_task: pytest.Pytester, monkey
     assert {properties["file"] for _, properties, _ in annotations(result)} == by_file.keys()
     assert (with_task.path / "summary.md").read_text(encoding="utf-8").startswith("\n## mw-budget: 2 fail\n")
     cases = ElementTree.parse(Path(with_task.path, "junit.xml")).getroot().iter("testcase")
-    named = {case.attrib["classname"]: [one.attrib for one in case.iter("property")] for case in cases}
+    named = {case.attrib["classname"]: [element.attrib for element in case.iter("property")] for case in cases}
     assert {"name": "mw_budget.worst_layer", "value": "Spin"} in named["test_time"]
     assert {"name": "mw_budget.worst_layer_tasks", "value": "1"} in named["test_tasks"]
 
@@ -1632,9 +1632,9 @@ def test_coverage_is_suspended_during_the_measurement_and_loses_nothing(
     covered = ("-p", "no:xdist", *LEAN_WITH_COVERAGE, "--cov=shop", "--cov-report=term-missing")
     result = shop.runpytest_subprocess(*covered, "--mw-budget", QUICK, "-v")
     result.assert_outcomes(passed=1)
-    said = " ".join(result.stdout.str().split())
+    output = " ".join(result.stdout.str().split())
     pattern = re.escape(f"note: {name} was suspended during the measurement.").replace(r"\*", r"\S*")
-    assert re.search(pattern, said), said
+    assert re.search(pattern, output), output
     plain = shop.runpytest_subprocess(*covered)
     assert _coverage_line(result) == _coverage_line(plain)
 

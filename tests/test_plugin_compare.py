@@ -102,7 +102,11 @@ def test_a_run_is_saved_and_an_equal_run_compares_as_the_same_and_takes_its_plac
     after = json.loads(Path("mw.json").read_text(encoding="utf-8"))
     assert misfits(after) == []
     # How often a spin reads the clock in its time, and what that allocates, depends on the speed of the machine.
-    steady = [one for one in after["measurements"][0]["changes"] if one["quantity"] in ("tasks", "threads")]
+    steady = [
+        each_change
+        for each_change in after["measurements"][0]["changes"]
+        if each_change["quantity"] in ("tasks", "threads")
+    ]
     assert {change["word"] for change in steady} == {"same"}
     since = measured_run(after).since
     assert since is not None
@@ -234,9 +238,9 @@ def test_a_name_that_was_not_saved_has_its_near_miss_and_the_names(tmp_path: Pat
         (tmp_path / f"saved/{name}.json").touch()
     with pytest.raises(SettingError) as caught:
         located("mian", tmp_path, tmp_path, "--mw-budget-compare='mian'")
-    said = str(caught.value)
-    assert said.startswith(f"--mw-budget-compare='mian' is neither a run saved in {str(tmp_path / 'saved')!r} nor a")
-    assert "nor a file or directory. Did you mean 'main'? The names are: main, other" in said
+    message = str(caught.value)
+    assert message.startswith(f"--mw-budget-compare='mian' is neither a run saved in {str(tmp_path / 'saved')!r} nor a")
+    assert "nor a file or directory. Did you mean 'main'? The names are: main, other" in message
 
 
 def test_the_commit_is_known_and_whether_files_differ(shop: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,8 +298,8 @@ def test_the_changes_of_a_failing_test_are_told_too(shop: pytest.Pytester) -> No
     result = run(shop, "--mw-budget", "--mw-budget-compare=main")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*= mw-budget compare =*"])
-    told = r"test_shop\.py::test_it GET /health: Spin: [^:]*tasks 0 → 1 \(\+1\)"
-    assert re.search(told, unwrapped(result))
+    pattern = r"test_shop\.py::test_it GET /health: Spin: [^:]*tasks 0 → 1 \(\+1\)"
+    assert re.search(pattern, unwrapped(result))
 
 
 def test_workers_of_xdist_are_compared_by_the_process_that_reports(

@@ -237,10 +237,10 @@ def test_the_measurement_and_every_report_have_the_figures(pytester: pytest.Pyte
         result.stdout.fnmatch_lines([f"  {line}"])
     document = json.loads((pytester.path / "r.json").read_text(encoding="utf-8"))
     assert misfits(document) == []
-    (found,) = measured_run(document).results
-    assert found.load is not None
-    assert found.load.judged is not None
-    assert found.layer("Spin").load is not None
+    (measurement,) = measured_run(document).results
+    assert measurement.load is not None
+    assert measurement.load.judged is not None
+    assert measurement.layer("Spin").load is not None
     for name in ("r.md", "r.html"):
         text = (pytester.path / name).read_text(encoding="utf-8")
         assert "nder load, 3 clients" in text

@@ -150,8 +150,8 @@ asyncio.run(main())
 
 def test_probes_raise_no_audit_event() -> None:
     command = [sys.executable, "-c", WITH_AN_AUDIT_HOOK]
-    found = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1], check=False)
-    assert (found.stdout, found.stderr) == ("4 []\n", "")
+    completed = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1], check=False)
+    assert (completed.stdout, completed.stderr) == ("4 []\n", "")
 
 
 # ---- the same app -----------------------------------------------------------------------------------------------
@@ -727,13 +727,13 @@ def typical_us(app: App, clock: Any = perf_counter_ns, field: str = "ns", **opti
         loop.set_task_factory(options.get("task_factory"))
         call = await caller(app)
         probes = Probes(await discovered(call), clock, suspending=True)
-        found = []
+        samples = []
         with probes.installed(probes.probed):
             for _ in range(options.get("requests", 25)):
                 await call(probes.watch)
-                found.append(getattr(spent(probes.read(), probes.owners), field))
+                samples.append(getattr(spent(probes.read(), probes.owners), field))
         of = options.get("of", min)
-        return [of(own) / 1000 for own in zip(*found, strict=True)]
+        return [of(own) / 1000 for own in zip(*samples, strict=True)]
 
     return asyncio.run(main())
 

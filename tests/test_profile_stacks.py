@@ -77,8 +77,8 @@ def test_what_is_done_for_an_owner_without_a_block_is_left_out() -> None:
 
 def test_equal_stacks_are_added_up_whatever_line_they_were_at_and_classes_stay() -> None:
     first, second = (f"{code('dispatch')}\x01cAuth\x01l{line}" for line in (12, 13))
-    found = attributed([([marker(1), first], 1.0), ([marker(1), second], 2.0)], BLOCKS, MACHINERY)
-    assert found == [([OUTER, f"{code('dispatch')}\x01cAuth"], 3.0)]
+    records = attributed([([marker(1), first], 1.0), ([marker(1), second], 2.0)], BLOCKS, MACHINERY)
+    assert records == [([OUTER, f"{code('dispatch')}\x01cAuth"], 3.0)]
 
 
 def test_a_name_cannot_end_itself() -> None:
@@ -96,8 +96,8 @@ def test_the_code_of_a_probe_is_machinery_and_a_package_of_a_like_name_is_not() 
 
 def test_deep_frames_end_in_what_called_them() -> None:
     deep = [marker(1), *(code(f"f{number}") for number in range(1000))]
-    (found,) = attributed([(deep, 1.0)], BLOCKS, MACHINERY)
-    assert found == ([OUTER, *deep[1:MOST_DEPTH]], 1.0)
+    (record,) = attributed([(deep, 1.0)], BLOCKS, MACHINERY)
+    assert record == ([OUTER, *deep[1:MOST_DEPTH]], 1.0)
 
 
 A, B, C = ([OUTER, code(name)] for name in "abc")
@@ -105,13 +105,13 @@ A, B, C = ([OUTER, code(name)] for name in "abc")
 
 def test_what_a_block_takes_too_long_is_taken_off_in_proportion_to_its_calls() -> None:
     records = [(A, 10.0), (B, 10.0)]
-    found = fitted(records, [(A, 1.0), (B, 3.0)], {(OUTER,): 12.0}, 0)
-    assert {stack[-1]: round(seconds, 6) for stack, seconds in found} == {A[-1]: 8.0, B[-1]: 4.0}
+    corrected = fitted(records, [(A, 1.0), (B, 3.0)], {(OUTER,): 12.0}, 0)
+    assert {stack[-1]: round(seconds, 6) for stack, seconds in corrected} == {A[-1]: 8.0, B[-1]: 4.0}
 
 
 def test_nothing_gets_less_than_nothing_and_the_rest_bears_it() -> None:
-    found = fitted([(A, 10.0), (B, 1.0)], [(A, 1.0), (B, 3.0)], {(OUTER,): 5.0}, 0)
-    assert [round(seconds, 6) for _, seconds in found] == [5.0, 0.0]
+    corrected = fitted([(A, 10.0), (B, 1.0)], [(A, 1.0), (B, 3.0)], {(OUTER,): 5.0}, 0)
+    assert [round(seconds, 6) for _, seconds in corrected] == [5.0, 0.0]
 
 
 def test_what_has_no_calls_is_scaled() -> None:
@@ -122,8 +122,8 @@ def test_what_has_no_calls_is_scaled() -> None:
 
 def test_what_was_not_timed_shares_what_is_left() -> None:
     inner = [OUTER, INNER, code("c")]
-    found = fitted([(A, 3.0), (inner, 6.0)], [], {(OUTER,): 4.0}, 2.0)
-    assert found == [(A, 4.0), (inner, 2.0)]
+    corrected = fitted([(A, 3.0), (inner, 6.0)], [], {(OUTER,): 4.0}, 2.0)
+    assert corrected == [(A, 4.0), (inner, 2.0)]
 
 
 SPENT = st.lists(st.tuples(st.floats(0.01, 10), st.integers(0, 20)), min_size=1, max_size=12)
@@ -136,11 +136,11 @@ def test_a_fitted_block_takes_what_it_has_to_and_keeps_the_order_of_equals(
     stacks = [[OUTER, code(f"f{number}")] for number in range(len(spent))]
     records = [(stack, seconds) for stack, (seconds, _) in zip(stacks, spent, strict=True)]
     events = [(stack, float(number)) for stack, (_, number) in zip(stacks, spent, strict=True)]
-    found = [seconds for _, seconds in fitted(records, events, {(OUTER,): wanted}, 0)]
-    assert math.isclose(math.fsum(found), wanted, rel_tol=1e-6)
-    assert min(found) >= 0
-    for (before, number), after in zip(spent, found, strict=True):
-        for (other_before, other_number), other_after in zip(spent, found, strict=True):
+    corrected = [seconds for _, seconds in fitted(records, events, {(OUTER,): wanted}, 0)]
+    assert math.isclose(math.fsum(corrected), wanted, rel_tol=1e-6)
+    assert min(corrected) >= 0
+    for (before, number), after in zip(spent, corrected, strict=True):
+        for (other_before, other_number), other_after in zip(spent, corrected, strict=True):
             if number == other_number and before <= other_before:
                 assert after <= other_after + 1e-9
 
@@ -160,12 +160,12 @@ RECORDS = st.lists(st.tuples(st.lists(st.sampled_from("abc"), min_size=1, max_si
 
 @given(RECORDS, st.floats(0, 5))
 def test_pruning_loses_only_what_is_thin_altogether(records: list[tuple[list[str], float]], least: float) -> None:
-    found = pruned(records, least)
-    lost = sum(seconds for _, seconds in records) - sum(seconds for _, seconds in found)
+    kept = pruned(records, least)
+    lost = sum(seconds for _, seconds in records) - sum(seconds for _, seconds in kept)
     roots = {stack[0] for stack, _ in records}
     thin = [root for root in roots if sum(s for stack, s in records if stack[0] == root) < least]
     assert abs(lost - sum(s for stack, s in records if stack[0] in thin)) < 1e-6
     for depth in range(1, 6):
-        prefixes = {tuple(stack[:depth]) for stack, _ in found if len(stack) >= depth}
+        prefixes = {tuple(stack[:depth]) for stack, _ in kept if len(stack) >= depth}
         for prefix in prefixes:
             assert sum(s for stack, s in records if tuple(stack[:depth]) == prefix) >= least

@@ -109,23 +109,23 @@ FEW_SAMPLES = replace(BRIEF, precision_time_s=0.0, **SHORT_PROFILE)
 
 
 async def profiled(app: Any, schedule: Schedule = BRIEF, **settings: Any) -> tuple[Profiled | None, Measurement]:
-    found: list[Profiled] = []
+    published: list[Profiled] = []
 
     def publish(one: Profiled, result: Result) -> Profile:
-        found.append(one)
+        published.append(one)
         return Profile(one.requests, one.samples, one.request_us, "a", "b", "c")
 
     request = build_request("GET", "/", {})
     chosen = Settings(**{"max_time_s": MOST_S, "flamegraph": "always"} | settings)
     measurement = await measure(app, request, chosen, Environment(schedule=schedule), publish)
-    return (found[0] if found else None), measurement
+    return (published[0] if published else None), measurement
 
 
 def data(app: Any, loop: str = "asyncio", **options: Any) -> tuple[Node, Profiled, Measurement]:
     """Return the flamegraph's data of an app, the profile and the measurement."""
-    found, measurement = loops.run(loop, lambda: profiled(app, **options))
-    page = FlamegraphRenderer(measurement, "test", found.requests, found.request_us)
-    return page.data(found.session), found, measurement
+    profile, measurement = loops.run(loop, lambda: profiled(app, **options))
+    page = FlamegraphRenderer(measurement, "test", profile.requests, profile.request_us)
+    return page.data(profile.session), profile, measurement
 
 
 def nodes(node: Node) -> Iterator[Node]:
@@ -135,8 +135,8 @@ def nodes(node: Node) -> Iterator[Node]:
 
 
 def block(root: Node, name: str) -> Node:
-    (found,) = (node for node in nodes(root) if node["kind"] != "function" and node["name"] == name)
-    return found
+    (block_node,) = (node for node in nodes(root) if node["kind"] != "function" and node["name"] == name)
+    return block_node
 
 
 def own(node: Node) -> list[Node]:
@@ -150,16 +150,16 @@ def own_us(node: Node) -> float:
 
 def within(node: Node, name: str) -> float:
     """Return the microseconds of a function in a block's own frames, including its callees."""
-    return sum(one["us"] for child in own(node) for one in nodes(child) if one["name"] == name)
+    return sum(frame["us"] for child in own(node) for frame in nodes(child) if frame["name"] == name)
 
 
 def own_times(node: Node) -> dict[str, float]:
     """Return the self time of a block's functions in microseconds, by name."""
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
     for child in own(node):
-        for one in nodes(child):
-            found[one["name"]] = found.get(one["name"], 0.0) + one["own_us"]
-    return found
+        for frame in nodes(child):
+            times[frame["name"]] = times.get(frame["name"], 0.0) + frame["own_us"]
+    return times
 
 
 def assert_hot(node: Node, share: float) -> None:
@@ -174,44 +174,44 @@ def assert_hot(node: Node, share: float) -> None:
 @readings
 def test_a_spin_in_a_helper_of_one_layer_among_six() -> None:
     app = stack(Named("A"), PassOn, GZipMiddleware, Hot, PassOn, Named("B"))
-    found, _, measurement = data(app)
+    flamegraph, _, measurement = data(app)
     row = measurement.layer("Hot").us
-    assert_hot(block(found["root"], "Hot"), SPUN_US / row.estimate)
-    everywhere = sum(one["us"] for one in nodes(found["root"]) if one["name"] == "burn")
-    assert within(block(found["root"], "Hot"), "burn") == pytest.approx(everywhere)
+    assert_hot(block(flamegraph["root"], "Hot"), SPUN_US / row.estimate)
+    everywhere = sum(node["us"] for node in nodes(flamegraph["root"]) if node["name"] == "burn")
+    assert within(block(flamegraph["root"], "Hot"), "burn") == pytest.approx(everywhere)
 
 
 @pytest.mark.live
 @readings
 def test_a_spin_in_the_endpoint_below_a_task_layer() -> None:
-    found, _, measurement = data(stack(CORS, PassOn, GZipMiddleware, work=hot))
-    endpoint = block(found["root"], "(endpoint)")
+    flamegraph, _, measurement = data(stack(CORS, PassOn, GZipMiddleware, work=hot))
+    endpoint = block(flamegraph["root"], "(endpoint)")
     assert_hot(endpoint, SPUN_US / measurement.books.endpoint.estimate)
-    assert endpoint in list(nodes(block(found["root"], "PassOn")))
+    assert endpoint in list(nodes(block(flamegraph["root"], "PassOn")))
 
 
 @pytest.mark.live
 @readings
 def test_blocks_are_nested_as_the_layers_are_and_take_what_the_rows_say() -> None:
-    found, profile, measurement = data(stack(Hot, PassOn, work=hot))
-    outer = [node["name"] for node in nodes(found["root"]) if node["kind"] == "layer"]
+    flamegraph, profile, measurement = data(stack(Hot, PassOn, work=hot))
+    outer = [node["name"] for node in nodes(flamegraph["root"]) if node["kind"] == "layer"]
     assert outer == ["ServerErrorMiddleware", "Hot", "PassOn", "ExceptionMiddleware", "(endpoint)"]
     for name in ("Hot", "PassOn"):
         row = measurement.layer(name).us
-        assert own_us(block(found["root"], name)) == pytest.approx(row.estimate, rel=0.02)
-    assert found["requests"] == profile.requests
-    assert found["samples"] == profile.samples > 100
+        assert own_us(block(flamegraph["root"], name)) == pytest.approx(row.estimate, rel=0.02)
+    assert flamegraph["requests"] == profile.requests
+    assert flamegraph["samples"] == profile.samples > 100
 
 
 @pytest.mark.live
 @readings
 def test_a_layers_wait_is_the_event_loops_time_below_it() -> None:
-    found, _, _ = data(stack(Waits, Hot))
-    loop = within(block(found["root"], "Waits"), "BaseEventLoop._run_once") or within(
-        block(found["root"], "Waits"), "_UnixSelectorEventLoop._run_once"
+    flamegraph, _, _ = data(stack(Waits, Hot))
+    loop = within(block(flamegraph["root"], "Waits"), "BaseEventLoop._run_once") or within(
+        block(flamegraph["root"], "Waits"), "_UnixSelectorEventLoop._run_once"
     )
     assert loop > 1000
-    assert within(block(found["root"], "Hot"), "select") == 0
+    assert within(block(flamegraph["root"], "Hot"), "select") == 0
 
 
 @pytest.mark.parametrize("loop", ["uvloop", "trio"])
@@ -219,20 +219,20 @@ def test_a_layers_wait_is_the_event_loops_time_below_it() -> None:
 @readings
 def test_on_loops_that_cannot_be_looked_into_a_row_has_the_time_that_it_was_busy(loop: str) -> None:
     pytest.importorskip(loop)
-    found, _, _ = data(stack(Hot, PassOn), loop)
-    assert_hot(block(found["root"], "Hot"), 1.0)
+    flamegraph, _, _ = data(stack(Hot, PassOn), loop)
+    assert_hot(block(flamegraph["root"], "Hot"), 1.0)
 
 
 @pytest.mark.live
 @readings
 def test_what_is_only_counted_is_profiled_as_it_is() -> None:
-    found, _, measurement = data(stack(Hot, PassOn), budgets=Budgets({"tasks": 0}, {}, None), flamegraph="failing")
+    flamegraph, _, measurement = data(stack(Hot, PassOn), budgets=Budgets({"tasks": 0}, {}, None), flamegraph="failing")
     assert measurement.books is None
-    assert found["plain_us"] is None
-    assert [layer["name"] for layer in found["layers"] if layer["suspect"]] == ["PassOn"]
+    assert flamegraph["plain_us"] is None
+    assert [layer["name"] for layer in flamegraph["layers"] if layer["suspect"]] == ["PassOn"]
     # Nothing was timed, so the profile is not scaled to a row, and a busy machine makes it longer. The time of all
     # requests together would be a hundred times as long.
-    assert 0.7 * SPUN_US < within(block(found["root"], "Hot"), "burn") < 20 * SPUN_US
+    assert 0.7 * SPUN_US < within(block(flamegraph["root"], "Hot"), "burn") < 20 * SPUN_US
 
 
 @pytest.mark.live
@@ -241,9 +241,13 @@ def test_the_hottest_functions_are_the_layers_own() -> None:
     _, profile, measurement = data(stack(Hot, PassOn, work=hot), budgets=Budgets({"us": 300.0}, {}, None))
     first, *_ = hottest(profile.session, measurement.layer("Hot").layer, profile.requests)
     assert first.function in {"spin", "perf_counter"}
-    assert all(one.function != "burn" for one in hottest(profile.session, measurement.layer("PassOn").layer, 1, 99))
+    assert all(
+        hot_function.function != "burn"
+        for hot_function in hottest(profile.session, measurement.layer("PassOn").layer, 1, 99)
+    )
     byname = {
-        one.function: one for one in hottest(profile.session, measurement.layer("Hot").layer, profile.requests, 99)
+        hot_function.function: hot_function
+        for hot_function in hottest(profile.session, measurement.layer("Hot").layer, profile.requests, 99)
     }
     assert byname["burn"].total_us == pytest.approx(SPUN_US, rel=0.1)
     assert byname["burn"].own_us < 0.1 * SPUN_US
@@ -307,8 +311,8 @@ def test_an_app_that_stops_answering_has_a_note_and_no_flamegraph() -> None:
 @pytest.mark.live
 @readings
 def test_a_request_of_very_many_calls_is_drawn_without_counting_them() -> None:
-    found, _, _ = data(stack(Hot, PassOn), schedule=replace(BRIEF, profile_events=200))
-    assert own_times(block(found["root"], "Hot"))
+    flamegraph, _, _ = data(stack(Hot, PassOn), schedule=replace(BRIEF, profile_events=200))
+    assert own_times(block(flamegraph["root"], "Hot"))
     assert sys.getprofile() is None
 
 
@@ -321,26 +325,26 @@ def test_deep_recursion_can_be_drawn() -> None:
         else:
             burn()
 
-    found, profile, measurement = data(stack(Hot, work=deep))
+    flamegraph, profile, measurement = data(stack(Hot, work=deep))
     assert max(len(frames) for frames, _ in profile.session.frame_records) <= MOST_DEPTH
     FlamegraphRenderer(measurement, "test", 1, 1.0).render(profile.session)
-    assert block(found["root"], "(endpoint)")["us"] > SPUN_US / 2
+    assert block(flamegraph["root"], "(endpoint)")["us"] > SPUN_US / 2
 
 
 @pytest.mark.live
 def test_frozen_time_does_not_stop_the_profiler() -> None:
     with freezegun.freeze_time("2020-01-01"):
-        found, measurement = asyncio.run(profiled(Noop(hello), lifespan=False))
-    assert found is not None, measurement.notes
-    assert found.samples > 0
-    assert found.session.duration > 0
+        profile, measurement = asyncio.run(profiled(Noop(hello), lifespan=False))
+    assert profile is not None, measurement.notes
+    assert profile.samples > 0
+    assert profile.session.duration > 0
 
 
 @pytest.mark.live
 def test_a_time_limit_is_for_a_request_and_not_for_the_profile() -> None:
     schedule = replace(BRIEF, profile_least_s=2.5)
-    found, measurement = asyncio.run(profiled(stack(Hot), schedule, startup_timeout_s=2.0))
-    assert found is not None, measurement.notes
+    profile, measurement = asyncio.run(profiled(stack(Hot), schedule, startup_timeout_s=2.0))
+    assert profile is not None, measurement.notes
 
 
 def test_where_another_profiler_stays_at_work_there_is_no_flamegraph(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,8 +353,8 @@ def test_where_another_profiler_stays_at_work_there_is_no_flamegraph(monkeypatch
         yield ForeignTools(active=["a profiler"])
 
     monkeypatch.setattr(measure_module, "suspended", at_work)
-    found, measurement = asyncio.run(profiled(stack(Hot)))
-    assert found is None
+    profile, measurement = asyncio.run(profiled(stack(Hot)))
+    assert profile is None
     assert measurement.notes[-1] == (
         "There is no flamegraph: a profiler was active during the measurement; measure without it, in a separate job"
         " [no-flamegraph]"
@@ -422,5 +426,5 @@ def test_a_group_that_is_cancelled_in_a_request_ends_under_the_profiler() -> Non
                 group.cancel_scope.cancel()
             return await call_next(request)
 
-    _, found, _ = data(stack(Cancels))
-    assert found.requests > 0
+    _, profile, _ = data(stack(Cancels))
+    assert profile.requests > 0

@@ -333,12 +333,12 @@ app = Lilya(
 
 @pytest.fixture(params=CASES)
 def case(request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Case:
-    found = CASES[request.param]
-    needs(found.package, f"the app of {request.param} needs it", group="published")
+    chosen = CASES[request.param]
+    needs(chosen.package, f"the app of {request.param} needs it", group="published")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     pytester.makeconftest(CONFTEST)
-    pytester.makepyfile(app=DEFAULTS + found.source)
-    return found
+    pytester.makepyfile(app=DEFAULTS + chosen.source)
+    return chosen
 
 
 def ran(pytester: pytest.Pytester, budgets: str, *options: str) -> list[Any]:
@@ -354,17 +354,17 @@ def measured(pytester: pytest.Pytester, case: Case, budgets: str) -> list[dict[s
     """Return the layers of all requests, after checking what holds for every request."""
     unmeasured = ran(pytester, budgets)
     assert ran(pytester, budgets, "--mw-budget", "--mw-budget-json=found.json") == unmeasured
-    found = json.loads((pytester.path / "found.json").read_text())
-    assert found["left_out"] == []
-    assert len(found["measurements"]) == len(unmeasured[0])
-    for measurement in found["measurements"]:
+    document = json.loads((pytester.path / "found.json").read_text())
+    assert document["left_out"] == []
+    assert len(document["measurements"]) == len(unmeasured[0])
+    for measurement in document["measurements"]:
         names = [layer["name"].partition("#")[0] for layer in measurement["layers"] if layer["entered"]]
         assert [name for name in names if name in case.layers] == list(case.layers), names
         timed = measurement["total_us"] is not None
         assert timed or measurement["notes"] == []
         assert (measurement["endpoint_us"] if timed else measurement["ledger"]["endpoint"]) is not None
     # Routing has a row, and a verdict only under its own name.
-    layers = [layer for measurement in found["measurements"] for layer in measurement["layers"]]
+    layers = [layer for measurement in document["measurements"] for layer in measurement["layers"]]
     return [layer for layer in layers if layer["kind"] != "routing"]
 
 

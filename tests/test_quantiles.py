@@ -42,11 +42,11 @@ def exponential(chance: random.Random, count: int) -> list[float]:
 
 def in_bursts(chance: random.Random, count: int) -> list[float]:
     """Make values of which one in ten is slow, five at a time."""
-    found: list[float] = []
-    while len(found) < count:
+    values: list[float] = []
+    while len(values) < count:
         slow = chance.random() < 0.1
-        found += [chance.expovariate(1.0) + (10 if slow else 0) for _ in range(5)]
-    return found[:count]
+        values += [chance.expovariate(1.0) + (10 if slow else 0) for _ in range(5)]
+    return values[:count]
 
 
 @pytest.mark.parametrize("make", [exponential, in_bursts])
@@ -57,8 +57,8 @@ def test_intervals_hold(make: Callable[[random.Random, int], list[float]], above
     truth = many[int(above * len(many))]
     missed = 0
     for _ in range(150):
-        found = quantile_interval(make(chance, 1500), above, ALPHA)
-        missed += not found.low <= truth <= found.high
+        interval = quantile_interval(make(chance, 1500), above, ALPHA)
+        missed += not interval.low <= truth <= interval.high
     assert missed <= 150 * 3 * ALPHA
 
 

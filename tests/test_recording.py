@@ -64,7 +64,7 @@ class Seen:
 
     @property
     def lines(self) -> list[str]:
-        return [str(one.caller.template.line) for one in self.requests]
+        return [str(request.caller.template.line) for request in self.requests]
 
     @property
     def reasons(self) -> list[str]:
@@ -112,11 +112,11 @@ def test_a_request_is_recorded_after_the_app_and_before_its_client_has_the_respo
 
 def test_a_repetition_gets_the_body_the_scope_and_the_context_of_the_first_request() -> None:
     user = ContextVar("user", default="nobody")
-    found: list[Any] = []
+    arrived: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         message = await receive()
-        found.append((message["body"], message["more_body"], dict(scope["headers"])[b"x-a"], user.get()))
+        arrived.append((message["body"], message["more_body"], dict(scope["headers"])[b"x-a"], user.get()))
         user.set("changed")
         scope["headers"].append((b"x-a", b"changed"))
         assert "path_params" not in scope
@@ -133,7 +133,7 @@ def test_a_repetition_gets_the_body_the_scope_and_the_context_of_the_first_reque
         await asked(Seen(then=again), app, content=b"tea", headers={"x-a": "1"})
 
     asyncio.run(main())
-    assert found == [(b"tea", True, b"1", "anna")] * 3
+    assert arrived == [(b"tea", True, b"1", "anna")] * 3
 
 
 def test_the_body_is_read_to_its_end_after_an_app_that_left_it_unread() -> None:
@@ -178,8 +178,8 @@ def test_methods_that_change_nothing_are_repeated(method: str) -> None:
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "PURGE"])
 def test_other_methods_are_repeated_when_asked_for(method: str) -> None:
     seen, wanted = Seen(), Seen(method)
-    for one in (seen, wanted):
-        assert asyncio.run(asked(one, echo, method, content=b"x")).content == b"x"
+    for recorder in (seen, wanted):
+        assert asyncio.run(asked(recorder, echo, method, content=b"x")).content == b"x"
     assert wanted.lines == [f"{method} /"]
     assert not seen.requests
     assert seen.reasons[0].startswith(f"a {method} request is not repeated automatically")
@@ -311,7 +311,7 @@ def test_a_websocket_is_repeated_whose_app_the_client_cancels_when_it_leaves(bac
         websocket.send_text("a")
         assert websocket.receive_text() == "a"
     assert (seen.left_out, len(cleaned)) == ([], 6)
-    assert [one.caller.calls for one in seen.requests] == [6]
+    assert [repeated.caller.calls for repeated in seen.requests] == [6]
 
 
 def test_a_websocket_is_repeated_whose_app_raises_when_the_client_leaves() -> None:
@@ -340,7 +340,7 @@ def test_a_refused_websocket_has_a_status() -> None:
     app = Starlette(routes=[WebSocketRoute("/ws", refuse)])
     with recorded(seen.recorder), pytest.raises(WebSocketDisconnect), TestClient(app).websocket_connect("/ws"):
         raise AssertionError
-    assert [one.caller.status for one in seen.requests] == [403]
+    assert [request.caller.status for request in seen.requests] == [403]
 
 
 def test_a_lifespan_is_no_request() -> None:
@@ -612,7 +612,7 @@ def test_a_repeated_connection_takes_what_the_client_took(backend: Any, messages
         websocket.send_text("hi")
         while websocket.receive().get("text") != "a":
             pass
-    assert (seen.left_out, [one.caller.status for one in seen.requests]) == ([], [status])
+    assert (seen.left_out, [request.caller.status for request in seen.requests]) == ([], [status])
     assert ways == [({"websocket.http.response": {}}, [])] * 4
 
 
@@ -787,7 +787,7 @@ def test_starlettes_client(backend: Any) -> None:
         with TestClient(app, backend=backend) as client:
             assert client.get("/x", params={"a": "b"}).text == "ok"
     assert seen.lines == ["GET /x", "GET /x?a=b"]
-    assert [one.caller.loop.name for one in seen.requests] == [backend] * 2
+    assert [request.caller.loop.name for request in seen.requests] == [backend] * 2
 
 
 def test_a_stand_in_has_other_values_and_the_rest_of_its_object() -> None:
@@ -901,16 +901,16 @@ def test_a_handler_that_the_test_sets_stays() -> None:
 
 def test_no_handler_is_set_in_another_thread() -> None:
     before = signal.getsignal(signal.SIGINT)
-    found: list[object] = []
+    handlers: list[object] = []
 
     def look() -> None:
         with noting_signals(lambda name: None):
-            found.append(signal.getsignal(signal.SIGINT))
+            handlers.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=look)
     thread.start()
     thread.join()
-    assert found == [before]
+    assert handlers == [before]
 
 
 # ---- messages and scope ---------------------------------------------------------------------------------------------
@@ -950,7 +950,7 @@ def test_a_passage_notes_what_came_of_the_response() -> None:
     passage = Passage(received(), _sent)
 
     async def main() -> list[tuple[int | None, bool]]:
-        found = [(passage.status, passage.complete)]
+        states = [(passage.status, passage.complete)]
         for message in (
             {"type": "http.response.debug", "info": {}},
             {"type": "http.response.start", "status": 418},
@@ -958,8 +958,8 @@ def test_a_passage_notes_what_came_of_the_response() -> None:
             {"type": "http.response.body"},
         ):
             await passage.send(message)
-            found.append((passage.status, passage.complete))
-        return found
+            states.append((passage.status, passage.complete))
+        return states
 
     assert asyncio.run(main()) == [(None, False), (None, False), (418, False), (418, False), (418, True)]
 

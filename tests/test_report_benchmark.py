@@ -26,9 +26,9 @@ def written(*results: Result, nodeid: str = NODEID) -> Any:
 
 def rows(*results: Result, **rest: Any) -> dict[str, Any]:
     """Return the benchmarks by full name, and check that the names are unique."""
-    found = written(*results, **rest)["benchmarks"]
-    by_name = {one["fullname"]: one for one in found}
-    assert len(by_name) == len(found)
+    benchmarks = written(*results, **rest)["benchmarks"]
+    by_name = {benchmark["fullname"]: benchmark for benchmark in benchmarks}
+    assert len(by_name) == len(benchmarks)
     return by_name
 
 
@@ -36,12 +36,12 @@ def github_action_benchmark(data: Any) -> list[tuple[str, float, str, str]]:
     """Return name, value, range and extra as the tool `pytest` of github-action-benchmark reads them."""
     return [
         (
-            one["fullname"],
-            one["stats"]["ops"],
-            f"stddev: {one['stats']['stddev']}",
-            f"mean: {one['stats']['mean']} sec, rounds: {one['stats']['rounds']}",
+            benchmark["fullname"],
+            benchmark["stats"]["ops"],
+            f"stddev: {benchmark['stats']['stddev']}",
+            f"mean: {benchmark['stats']['mean']} sec, rounds: {benchmark['stats']['rounds']}",
         )
-        for one in data["benchmarks"]
+        for benchmark in data["benchmarks"]
     ]
 
 
@@ -50,11 +50,11 @@ def bencher(data: Any, average: str) -> dict[str, tuple[float, float, float]]:
     assert isinstance(data["machine_info"], dict)
     assert isinstance(data["commit_info"], dict)
     middle, spread = {"mean": ("mean", "stddev"), "median": ("median", "iqr")}[average]
-    found = {}
-    for one in data["benchmarks"]:
-        value, width = one["stats"][middle] * 1e9, one["stats"][spread] * 1e9
-        found[one["fullname"]] = (value, value - width, value + width)
-    return found
+    values = {}
+    for benchmark in data["benchmarks"]:
+        value, width = benchmark["stats"][middle] * 1e9, benchmark["stats"][spread] * 1e9
+        values[benchmark["fullname"]] = (value, value - width, value + width)
+    return values
 
 
 def test_every_layer_and_the_whole_request_is_a_benchmark() -> None:
@@ -63,8 +63,8 @@ def test_every_layer_and_the_whole_request_is_a_benchmark() -> None:
         f"{NODEID} GET /health AuthMiddleware",
         f"{NODEID} GET /health (total)",
     ]
-    one = rows(FOUND)[f"{NODEID} GET /health GZipMiddleware"]
-    assert (one["group"], one["name"]) == (f"{NODEID} GET /health", "GZipMiddleware")
+    benchmark = rows(FOUND)[f"{NODEID} GET /health GZipMiddleware"]
+    assert (benchmark["group"], benchmark["name"]) == (f"{NODEID} GET /health", "GZipMiddleware")
 
 
 def test_github_action_benchmark_charts_requests_in_a_second() -> None:
@@ -93,21 +93,21 @@ def test_an_interval_that_is_longer_on_one_side_is_covered() -> None:
 
 @pytest.mark.parametrize("estimate", [-0.3, 0.0, 0.05])
 def test_what_cannot_be_told_from_nothing_stands_as_the_floor(estimate: float) -> None:
-    one = rows(timed(counted(row(0, "Noop", estimate))))[f"{NODEID} GET /health Noop"]
-    assert one["stats"]["mean"] == one["stats"]["median"] == pytest.approx(0.12e-6)
-    assert one["stats"]["ops"] == pytest.approx(1 / 0.12e-6)
-    assert 0 <= one["stats"]["min"] <= one["stats"]["mean"] <= one["stats"]["max"]
-    assert one["extra_info"] == {"estimate_us": estimate, "interval_us": [estimate - 0.4, estimate + 0.4]}
+    benchmark = rows(timed(counted(row(0, "Noop", estimate))))[f"{NODEID} GET /health Noop"]
+    assert benchmark["stats"]["mean"] == benchmark["stats"]["median"] == pytest.approx(0.12e-6)
+    assert benchmark["stats"]["ops"] == pytest.approx(1 / 0.12e-6)
+    assert 0 <= benchmark["stats"]["min"] <= benchmark["stats"]["mean"] <= benchmark["stats"]["max"]
+    assert benchmark["extra_info"] == {"estimate_us": estimate, "interval_us": [estimate - 0.4, estimate + 0.4]}
 
 
 def test_nothing_is_divided_by_zero_without_a_floor() -> None:
-    found = replace(timed(counted(row(0, "Noop", 0.0))), floor_us=0.0)
-    assert math.isfinite(rows(found)[f"{NODEID} GET /health Noop"]["stats"]["ops"])
+    result = replace(timed(counted(row(0, "Noop", 0.0))), floor_us=0.0)
+    assert math.isfinite(rows(result)[f"{NODEID} GET /health Noop"]["stats"]["ops"])
 
 
 def test_the_numbers_agree_with_each_other() -> None:
-    for one in written(FOUND)["benchmarks"]:
-        stats = one["stats"]
+    for benchmark in written(FOUND)["benchmarks"]:
+        stats = benchmark["stats"]
         assert stats["ops"] == pytest.approx(stats["rounds"] / stats["total"])
         assert stats["iqr"] == pytest.approx(stats["q3"] - stats["q1"])
         assert stats["iterations"] == 1
@@ -134,9 +134,9 @@ def test_names_are_those_of_the_last_run_also_where_a_request_is_made_twice_or_a
 
 
 def test_a_name_is_no_longer_than_bencher_takes_it() -> None:
-    found = replace(FOUND, request=RequestLine("GET", "/" + "x" * 3000))
-    assert [name[-14:] for name in rows(found)] == ["GZipMiddleware", "AuthMiddleware", "xxxxxx (total)"]
-    assert max(map(len, rows(found))) == MAX_NAME
+    result = replace(FOUND, request=RequestLine("GET", "/" + "x" * 3000))
+    assert [name[-14:] for name in rows(result)] == ["GZipMiddleware", "AuthMiddleware", "xxxxxx (total)"]
+    assert max(map(len, rows(result))) == MAX_NAME
 
 
 def test_the_time_of_the_run_is_that_of_the_document() -> None:
@@ -146,9 +146,9 @@ def test_the_time_of_the_run_is_that_of_the_document() -> None:
 def test_pytest_benchmark_has_the_same_keys_and_can_compare_two_files(tmp_path: Any, capsys: Any) -> None:
     stats = pytest.importorskip("pytest_benchmark.stats")
     cli = pytest.importorskip("pytest_benchmark.cli")
-    one = written(FOUND)["benchmarks"][0]
-    assert {*stats.Stats.fields, "iterations"} == one["stats"].keys()
-    assert {"group", "name", "fullname", "params", "param", "extra_info", "options", "stats"} == one.keys()
+    benchmark = written(FOUND)["benchmarks"][0]
+    assert {*stats.Stats.fields, "iterations"} == benchmark["stats"].keys()
+    assert {"group", "name", "fullname", "params", "param", "extra_info", "options", "stats"} == benchmark.keys()
     paths = [tmp_path / "a.json", tmp_path / "b.json"]
     for path in paths:
         path.write_text(json.dumps(written(FOUND)), encoding="utf-8")

@@ -66,8 +66,8 @@ def renderer(result: Result = RESULT) -> FlamegraphRenderer:
 
 
 def child(node: dict[str, Any], name: str) -> dict[str, Any]:
-    (found,) = (one for one in node["children"] if one["name"] == name)
-    return dict(found)
+    (named,) = (child for child in node["children"] if child["name"] == name)
+    return dict(named)
 
 
 def test_the_data_has_a_tree_of_blocks_and_functions_in_microseconds_per_request() -> None:
@@ -103,7 +103,7 @@ def test_the_hottest_functions_are_the_layers_own_and_what_calls_itself_counts_o
     assert (first.function, first.file, first.line) == ("check", "app/layers.py", 7)
     assert (first.own_us, first.total_us) == (pytest.approx(35), pytest.approx(35))
     assert (second.function, second.own_us, second.total_us) == ("Outer.__call__", pytest.approx(10), pytest.approx(45))
-    assert [one.function for one in hottest(SESSION, RESULT.layers[0].layer, REQUESTS, count=1)] == ["check"]
+    assert [hot.function for hot in hottest(SESSION, RESULT.layers[0].layer, REQUESTS, count=1)] == ["check"]
 
 
 def test_the_projects_own_functions_come_first_however_hot_the_others_are() -> None:
@@ -111,9 +111,9 @@ def test_the_projects_own_functions_come_first_however_hot_the_others_are() -> N
     own = [code(f"own{i}", i) for i in range(4)]
     records = [([OUTER, frame], 10.0 + i) for i, frame in enumerate(installed)]
     records += [([OUTER, frame], 1.0 + i) for i, frame in enumerate(own)]
-    found = hottest(session(*records), RESULT.layers[0].layer, REQUESTS)
-    assert [one.function for one in found] == ["own3", "own2", "own1", "hot8", "hot7", "hot6"]
-    assert [one.own for one in found] == [True] * 3 + [False] * 3
+    functions = hottest(session(*records), RESULT.layers[0].layer, REQUESTS)
+    assert [hot.function for hot in functions] == ["own3", "own2", "own1", "hot8", "hot7", "hot6"]
+    assert [hot.own for hot in functions] == [True] * 3 + [False] * 3
 
 
 class Scripts(HTMLParser):

@@ -23,10 +23,10 @@ OVER = result(PASSING, FAILING, verdict="fail")
 def read(line: str) -> tuple[str, dict[str, str], str]:
     """Return command, properties and message of a line, unescaped as by the runner."""
     assert len(line.splitlines()) == 1
-    found = re.fullmatch(r"::(\w+) ([^:]*)::(.*)", line)
-    assert found is not None
-    pairs = dict(pair.split("=", 1) for pair in found[2].split(","))
-    return found[1], {key: unescaped(text) for key, text in pairs.items()}, unescaped(found[3])
+    match = re.fullmatch(r"::(\w+) ([^:]*)::(.*)", line)
+    assert match is not None
+    pairs = dict(pair.split("=", 1) for pair in match[2].split(","))
+    return match[1], {key: unescaped(text) for key, text in pairs.items()}, unescaped(match[3])
 
 
 def unescaped(text: str) -> str:
@@ -48,21 +48,21 @@ def test_an_annotation_has_its_place_what_is_over_and_by_how_much() -> None:
 
 def test_the_items_of_a_list_stand_in_lines_of_their_own() -> None:
     counts = replace(NONE, tasks=same(2, rest=2))
-    found = counted(judged(layer_row(counts=counts), tasks=(0, "fail")), verdict="fail")
-    _, _, message = read(annotation(found, "error", "t.py", 1))
+    measurement = counted(judged(layer_row(counts=counts), tasks=(0, "fail")), verdict="fail")
+    _, _, message = read(annotation(measurement, "error", "t.py", 1))
     assert message.splitlines() == ["Auth spawns 2 tasks per request, its budget is 0 tasks.", "    2 × shop.rest"]
 
 
 def test_what_is_undecided_says_why() -> None:
-    found = result(PASSING, OPEN, verdict="undecided")
-    command, properties, message = read(annotation(found, "warning", "t.py", 1))
+    measurement = result(PASSING, OPEN, verdict="undecided")
+    command, properties, message = read(annotation(measurement, "warning", "t.py", 1))
     assert (command, properties["title"]) == ("warning", "GET /health: undecided")
     assert message == "CORSMiddleware is undecided: the interval holds the budget."
 
 
 def test_a_request_over_its_total_says_by_how_much() -> None:
-    found = result(PASSING, budgets={"total": Judged(200.0, "fail")}, verdict="fail")
-    _, _, message = read(annotation(found, "error", "t.py", 1))
+    measurement = result(PASSING, budgets={"total": Judged(200.0, "fail")}, verdict="fail")
+    _, _, message = read(annotation(measurement, "error", "t.py", 1))
     assert message.startswith("The whole request takes 245.1 µs per request, its budget is 200 µs: 45.1 µs too much")
 
 
@@ -70,9 +70,9 @@ def test_advice_comes_last() -> None:
     task = "starlette.middleware.base.BaseHTTPMiddleware.__call__.<locals>.call_next.<locals>.coro"
     tasks = replace(same(1), kinds={task: 1})
     row = replace(FAILING, counts=replace(NONE, tasks=tasks, objects=same(400)))
-    found = timed(counted(row), row)
-    (advice,) = advise(found)
-    _, _, message = read(annotation(found, "error", "t.py", 1))
+    measurement = timed(counted(row), row)
+    (advice,) = advise(measurement)
+    _, _, message = read(annotation(measurement, "error", "t.py", 1))
     assert message.splitlines()[-1] == advice.text
 
 
@@ -83,8 +83,8 @@ def test_a_test_whose_line_nobody_knows_has_none() -> None:
 @relaxed
 @given(url=st.text(st.sampled_from("/a:,%\r\n=0A;?&é")), file=st.text(st.sampled_from("/a:,%=2C"), min_size=1))
 def test_nothing_that_an_app_or_a_file_is_called_ends_a_property(url: str, file: str) -> None:
-    found = replace(OVER, request=RequestLine("GET", url))
-    _, properties, message = read(annotation(found, "error", file, 3))
+    measurement = replace(OVER, request=RequestLine("GET", url))
+    _, properties, message = read(annotation(measurement, "error", file, 3))
     assert properties["file"] == file
     assert properties["title"].startswith(printable(f"GET {url}: Auth"))
     assert message.startswith("AuthMiddleware takes")
@@ -100,8 +100,8 @@ def test_a_name_with_a_line_end_stays_in_its_line() -> None:
 
 
 def test_a_title_is_no_longer_than_github_takes_it() -> None:
-    found = replace(OVER, request=RequestLine("GET", "/" + "x" * 500))
-    title = read(annotation(found, "error", "t.py", 1))[1]["title"]
+    measurement = replace(OVER, request=RequestLine("GET", "/" + "x" * 500))
+    title = read(annotation(measurement, "error", "t.py", 1))[1]["title"]
     assert len(title) == MAX_TITLE
     assert title.endswith("(1 of 2 layers over budget)")
 
@@ -119,5 +119,5 @@ def test_a_title_is_no_longer_than_github_takes_it() -> None:
     ],
 )
 def test_an_annotation_is_as_grave_as_what_the_test_makes_of_it(verdict: Any, undecided: str, grave: Any) -> None:
-    found: Result = replace(OVER, verdict=verdict)
-    assert level(found.verdict, undecided) == grave
+    measurement: Result = replace(OVER, verdict=verdict)
+    assert level(measurement.verdict, undecided) == grave

@@ -115,7 +115,7 @@ class Element:
         return self.attributes.get("class", "").split()
 
     def all(self, tag: str, name: str | None = None) -> list[Element]:
-        return [one for one in self if one.tag == tag and (name is None or name in one.classes)]
+        return [element for element in self if element.tag == tag and (name is None or name in element.classes)]
 
     def number(self, attribute: str) -> float:
         return float(self.attributes[attribute].removesuffix("%"))
@@ -170,7 +170,7 @@ def rows(page: Element, table: str) -> dict[str, Element]:
 def test_every_kind_of_result_makes_a_page_with_its_verdict_and_layers(name: str) -> None:
     result = RESULTS[name]
     page = page_of(result)
-    section = next(one for one in page if one.attributes.get("id") == "m1")
+    section = next(element for element in page if element.attributes.get("id") == "m1")
     assert section.all("h2")[0].text.endswith("GET /health?q=ü")
     assert section.all("h2")[0].all("span", "badge")[0].text.endswith(str(result.verdict))
     for report in result.layers:
@@ -202,8 +202,8 @@ def numbers_of(layer: dict[str, Any]) -> Iterator[float]:
 def test_every_number_of_a_layer_is_in_the_tables(name: str) -> None:
     page = page_of(RESULTS[name])
     for layer in codec.measurement("t", RESULTS[name])["layers"]:
-        found = [rows(page, table)[layer["name"]] for table in ("time", "counts") if page.all("table", table)]
-        values = [cell.attributes.get("data-value") for row in found for cell in row.all("td")]
+        layer_rows = [rows(page, table)[layer["name"]] for table in ("time", "counts") if page.all("table", table)]
+        values = [cell.attributes.get("data-value") for row in layer_rows for cell in row.all("td")]
         for number in numbers_of(layer):
             assert str(number) in values
 
@@ -294,7 +294,7 @@ def test_the_overview_names_each_request_with_its_worst_layer() -> None:
 
 def test_types_tasks_threads_and_what_stays_are_listed_by_layer() -> None:
     page = page_of(RESULT)
-    (made,) = [one for one in page.all("details") if one.text.startswith("GZipMiddleware")]
+    (made,) = [element for element in page.all("details") if element.text.startswith("GZipMiddleware")]
     assert made.all("summary")[0].text == "GZipMiddleware 5 objects of 2 types"
     assert [item.text for item in made.all("li")] == ["3 builtins.dict", "2 shop.Token only here"]
     left = [[cell.text for cell in row.all("td")] for row in page.all("table", "left")[0].all("tbody")[0].all("tr")]
@@ -402,8 +402,8 @@ def test_a_box_is_inside_the_one_before_it_and_all_end_together() -> None:
 
 
 def test_the_widths_are_the_shares_of_the_time() -> None:
-    found = bars(page_of(stacked(10, 90, 20)))
-    own = {name: row.all("rect", "own")[0] for name, row in found.items()}
+    drawn_rows = bars(page_of(stacked(10, 90, 20)))
+    own = {name: row.all("rect", "own")[0] for name, row in drawn_rows.items()}
     assert own["Inner"].number("width") == pytest.approx(9 * own["Outer"].number("width"), abs=0.1)
     assert own["(total)"].number("width") == pytest.approx(12 * own["Outer"].number("width"), abs=0.1)
     assert own["Inner"].number("x") == pytest.approx(own["Outer"].number("width"), abs=0.02)
@@ -451,7 +451,7 @@ def test_the_scale_has_a_few_round_numbers_within_the_picture(whole: float) -> N
     axis = page_of(stacked(whole / 12, whole * 9 / 12, whole / 6)).all("svg", "axis")[0].all("text")
     assert 2 <= len(axis) <= 8
     assert all(0 <= tick.number("x") <= 100 for tick in axis)
-    (step,) = {round(float(next_one.text) - float(one.text), 6) for one, next_one in pairwise(axis)}
+    (step,) = {round(float(next_tick.text) - float(tick.text), 6) for tick, next_tick in pairwise(axis)}
     assert round(step / 10 ** math.floor(math.log10(step)), 6) in (1, 2, 5)
 
 
@@ -488,9 +488,9 @@ def skeleton(page: Element) -> list[tuple[str, dict[str, str]]]:
     """
     carriers = ("title", "data-value", "href")
     return [
-        (one.tag, {name: "" if name in carriers else value for name, value in one.attributes.items()})
-        for one in page
-        if one.tag != "wbr" or one.attributes
+        (element.tag, {name: "" if name in carriers else value for name, value in element.attributes.items()})
+        for element in page
+        if element.tag != "wbr" or element.attributes
     ]
 
 
@@ -511,7 +511,7 @@ def test_a_hostile_text_adds_no_element_and_no_attribute_and_no_link_leads_to_a_
     page = page_beginning(text)
     assert skeleton(page) == tame_skeleton
     seen = " ".join(text.replace("\x00", "\ufffd").split())
-    assert any(seen in " ".join(one.text.replace("\x00", "\ufffd").split()) for one in page.all("span", "name"))
+    assert any(seen in " ".join(element.text.replace("\x00", "\ufffd").split()) for element in page.all("span", "name"))
     assert all(re.match(r"#|[\w%.-]+(/|$)", link.attributes["href"]) for link in page.all("a"))
 
 
@@ -521,10 +521,10 @@ def test_a_hostile_text_adds_no_element_and_no_attribute_and_no_link_leads_to_a_
 def test_the_page_asks_for_nothing() -> None:
     html = page_with(everything())
     page = read(html)
-    assert not any(one.attributes.keys() & {"src", "srcset", "style", "background"} for one in page)
-    assert not [one.tag for one in page if one.tag in ("link", "img", "iframe", "object", "base", "form")]
+    assert not any(element.attributes.keys() & {"src", "srcset", "style", "background"} for element in page)
+    assert not [element.tag for element in page if element.tag in ("link", "img", "iframe", "object", "base", "form")]
     assert not re.search(r"url\(|@import|https?:", html)
-    assert not any(name.startswith("on") for one in page for name in one.attributes)
+    assert not any(name.startswith("on") for element in page for name in element.attributes)
 
 
 def test_only_the_packages_own_style_and_script_may_run() -> None:
@@ -556,11 +556,13 @@ def test_the_page_says_what_its_parts_are() -> None:
     page = read(page_with(everything()))
     assert page.all("html")[0].attributes["lang"] == "en"
     assert len(page.all("main")) == len(page.all("h1")) == 1
-    levels = [int(one.tag[1]) for one in page if re.fullmatch(r"h\d", one.tag)]
+    levels = [int(element.tag[1]) for element in page if re.fullmatch(r"h\d", element.tag)]
     assert all(deeper <= above + 1 for above, deeper in pairwise(levels))
-    ids = [one.attributes["id"] for one in page if "id" in one.attributes]
+    ids = [element.attributes["id"] for element in page if "id" in element.attributes]
     assert len(ids) == len(set(ids))
-    referred = [one.attributes[name] for one in page for name in ("aria-labelledby",) if name in one.attributes]
+    referred = [
+        element.attributes[name] for element in page for name in ("aria-labelledby",) if name in element.attributes
+    ]
     referred += [link.attributes["href"][1:] for link in page.all("a") if link.attributes["href"].startswith("#")]
     assert set(referred) <= set(ids)
     for table in page.all("table"):

@@ -345,12 +345,12 @@ def test_a_profile_comes_back_with_its_functions() -> None:
 
 def test_advice_is_that_of_the_result() -> None:
     layer = replace(RESULT.layers[0], us=Estimate(400.0, 399.0, 401.0))
-    found = replace(
+    result = replace(
         RESULT, layers=(replace(layer, occupation=Occupation(Estimate(400.0, 399.0, 401.0), 0.0, 1.0, True)),)
     )
-    (advice,) = (measurement["advice"] for measurement in as_json(one_run(found))["measurements"])
-    assert advice == [asdict(one) for one in advise(found)]
-    assert [one["rule"] for one in advice] == ["blocking"]
+    (advice,) = (measurement["advice"] for measurement in as_json(one_run(result))["measurements"])
+    assert advice == [asdict(each_advice) for each_advice in advise(result)]
+    assert [each_advice["rule"] for each_advice in advice] == ["blocking"]
 
 
 def test_the_text_of_the_file_keeps_every_letter() -> None:
@@ -363,8 +363,8 @@ def test_every_text_can_be_written_whatever_the_app_calls_its_things() -> None:
     odd = "A\udcff"
     counts = replace(GZIP_COUNTS, tasks=Count(1, 1, 1, {odd: 1}), own_types=(odd,))
     layer = replace(RESULT.layers[0], layer=replace(RESULT.layers[0].layer, name=odd), counts=counts)
-    found = replace(RESULT, layers=(layer,), request=RequestLine("GET", odd), notes=(odd,))
-    data = codec.document(MeasuredRun(RUN, ((odd, found),)))
+    result = replace(RESULT, layers=(layer,), request=RequestLine("GET", odd), notes=(odd,))
+    data = codec.document(MeasuredRun(RUN, ((odd, result),)))
     codec.text(data).encode()
     (measurement,) = data["measurements"]
     assert [measurement["nodeid"], *measurement["notes"]] == ["A\\udcff"] * 2

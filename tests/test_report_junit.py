@@ -17,9 +17,9 @@ from .test_report_terminal import FAILING, MUCH, NONE, OPEN, PASSING, counted, j
 
 
 def of(*results: Result) -> dict[str, Any]:
-    found = list(properties(results))
-    assert len(dict(found)) == len(found)
-    return dict(found)
+    pairs = list(properties(results))
+    assert len(dict(pairs)) == len(pairs)
+    return dict(pairs)
 
 
 def test_a_request_has_its_verdict_and_its_worst_layer_with_what_was_measured() -> None:
@@ -43,8 +43,8 @@ def test_a_request_has_its_verdict_and_its_worst_layer_with_what_was_measured() 
 
 def test_what_is_not_known_has_no_property() -> None:
     unknown = replace(PASSING, us=Estimate(0.0, -math.inf, math.inf), judged={})
-    found = but(result(unknown), verdict=None, books=Books(unknown.us, us(0.6), None, math.nan))
-    assert of(found) == {"mw_budget.request": "GET /health"}
+    timeless = but(result(unknown), verdict=None, books=Books(unknown.us, us(0.6), None, math.nan))
+    assert of(timeless) == {"mw_budget.request": "GET /health"}
     countless = replace(FAILING, counts=replace(NONE, objects=None, allocations=None, bytes=None, retained=None))
     assert "mw_budget.worst_layer_objects" not in of(result(countless, verdict="fail"))
     assert of(result(countless, verdict="fail"))["mw_budget.worst_layer_tasks"] == 0
@@ -53,11 +53,11 @@ def test_what_is_not_known_has_no_property() -> None:
 def test_a_run_without_times_has_the_counts_of_what_fails() -> None:
     fine = judged(layer_row("Fine", counts=NONE), tasks=(0, "pass"))
     bad = judged(layer_row("Bad", 1, counts=MUCH), tasks=(0, "fail"))
-    found = of(counted(fine, bad, verdict="fail"))
-    assert found["mw_budget.worst_layer"] == "Bad"
-    assert found["mw_budget.worst_layer_tasks"] == 3
-    assert "mw_budget.worst_layer_us" not in found
-    assert "mw_budget.total_us" not in found
+    properties = of(counted(fine, bad, verdict="fail"))
+    assert properties["mw_budget.worst_layer"] == "Bad"
+    assert properties["mw_budget.worst_layer_tasks"] == 3
+    assert "mw_budget.worst_layer_us" not in properties
+    assert "mw_budget.total_us" not in properties
     assert "mw_budget.worst_layer" not in of(counted(fine))
 
 
@@ -77,17 +77,17 @@ def test_the_worst_layer_has_the_worst_verdict_then_the_most_excess_then_the_mos
 
 
 def request(url: str, verdict: Any, total: float) -> Result:
-    found = result(row(0, f"Layer of {url}", total / 2), verdict=verdict)
-    return but(found, request=RequestLine("GET", url), books=Books(us(total), us(0.6), None, 0.0))
+    plain = result(row(0, f"Layer of {url}", total / 2), verdict=verdict)
+    return but(plain, request=RequestLine("GET", url), books=Books(us(total), us(0.6), None, 0.0))
 
 
 def test_of_several_requests_the_plain_names_are_those_of_the_worst_and_each_has_its_number() -> None:
-    found = of(request("/a", "pass", 900.0), request("/b", "fail", 100.0), request("/c", "fail", 300.0))
-    assert (found["mw_budget.request"], found["mw_budget.verdict"]) == ("GET /c", "fail")
-    assert (found["mw_budget.worst_layer"], found["mw_budget.worst_layer_us"]) == ("Layer of /c", 150.0)
-    assert [found[f"mw_budget.{number}.request"] for number in (1, 2, 3)] == ["GET /a", "GET /b", "GET /c"]
-    assert [found[f"mw_budget.{number}.verdict"] for number in (1, 2, 3)] == ["pass", "fail", "fail"]
-    assert found["mw_budget.1.worst_layer_us"] == 450.0
+    properties = of(request("/a", "pass", 900.0), request("/b", "fail", 100.0), request("/c", "fail", 300.0))
+    assert (properties["mw_budget.request"], properties["mw_budget.verdict"]) == ("GET /c", "fail")
+    assert (properties["mw_budget.worst_layer"], properties["mw_budget.worst_layer_us"]) == ("Layer of /c", 150.0)
+    assert [properties[f"mw_budget.{number}.request"] for number in (1, 2, 3)] == ["GET /a", "GET /b", "GET /c"]
+    assert [properties[f"mw_budget.{number}.verdict"] for number in (1, 2, 3)] == ["pass", "fail", "fail"]
+    assert properties["mw_budget.1.worst_layer_us"] == 450.0
 
 
 def test_a_single_request_has_no_number() -> None:
@@ -96,8 +96,8 @@ def test_a_single_request_has_no_number() -> None:
 
 def test_every_value_can_be_sent_home_and_written() -> None:
     odd = replace(FAILING, layer=replace(FAILING.layer, name="A\udcff\n"))
-    found = of(replace(result(odd, verdict="fail"), request=RequestLine("GET", "/\udcff")))
-    assert (found["mw_budget.request"], found["mw_budget.worst_layer"]) == ("GET /\\udcff", "A\\udcff\\n")
+    properties = of(replace(result(odd, verdict="fail"), request=RequestLine("GET", "/\udcff")))
+    assert (properties["mw_budget.request"], properties["mw_budget.worst_layer"]) == ("GET /\\udcff", "A\\udcff\\n")
 
 
 def test_a_test_without_requests_has_no_properties() -> None:

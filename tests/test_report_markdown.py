@@ -93,22 +93,22 @@ FAILED = timed(counted(PASSING, FAILING, verdict="fail"), replace(PASSING, count
 
 
 def test_each_request_has_a_heading_with_its_test_and_verdict() -> None:
-    found = page(FAILED)
-    assert found.texts["h2"] == ["mw-budget: 1 fail"]
-    assert found.texts["h3"] == [f"{NODEID} GET /health: fail"]
+    rendered = page(FAILED)
+    assert rendered.texts["h2"] == ["mw-budget: 1 fail"]
+    assert rendered.texts["h3"] == [f"{NODEID} GET /health: fail"]
 
 
 def test_the_table_has_every_row_with_time_interval_budget_verdict_objects_and_tasks() -> None:
-    found = page(but(FAILED, budgets={"total": Judged(400.0, "pass")}))
-    assert found.texts["th"] == ["layer", "µs/request", "interval", "budget", "verdict", "objects", "tasks"]
-    assert found.rows() == [
+    rendered = page(but(FAILED, budgets={"total": Judged(400.0, "pass")}))
+    assert rendered.texts["th"] == ["layer", "µs/request", "interval", "budget", "verdict", "objects", "tasks"]
+    assert rendered.rows() == [
         ["(outside)", "0.60", "0.20 … 1.00", "", "", "0", "0"],
         ["GZipMiddleware", "17.9", "17.5 … 18.3", "50 µs", "pass", "0", "0"],
         ["AuthMiddleware", "117.2", "116.8 … 117.7", "50 µs", "fail", "~478", "3"],
         ["(endpoint)", "41.0", "40.6 … 41.4", "", "", "0", "0"],
         ["(total)", "245.1", "244.7 … 245.5", "400 µs", "pass", "0", "0"],
     ]
-    assert found.texts["strong"] == ["fail"]
+    assert rendered.texts["strong"] == ["fail"]
 
 
 def test_what_is_not_known_is_a_dash() -> None:
@@ -137,8 +137,8 @@ def test_reasons_stand_below_the_table_and_items_below_their_sentence() -> None:
 
 
 def test_a_layer_that_was_not_entered_or_is_merged_says_so() -> None:
-    found = timed(counted(row(0, "Absent", None, entered=False), row(1, "Merged", None, merged_with="Absent")))
-    assert items(found)[:2] == [
+    measured = timed(counted(row(0, "Absent", None, entered=False), row(1, "Merged", None, merged_with="Absent")))
+    assert items(measured)[:2] == [
         "Absent was not entered: a layer outside it answered",
         "Merged is measured with Absent",
     ]
@@ -148,9 +148,9 @@ def test_notes_advice_and_effort_come_last() -> None:
     blocking = replace(
         PASSING, counts=replace(NONE, bytecodes=same(900)), occupation=Occupation(us(260.0), 0.0, 20.0, blocking=True)
     )
-    found = replace(timed(counted(blocking), blocking), notes=("A tracer was suspended.",))
-    (advice,) = advise(found)
-    assert items(found) == [
+    measured = replace(timed(counted(blocking), blocking), notes=("A tracer was suspended.",))
+    (advice,) = advise(measured)
+    assert items(measured) == [
         "note: A tracer was suspended.",
         f"advice: {advice.text} ({advice.page})",
         "960 requests timed in 0.4 s, detection limit 0.12 µs; 21 requests counted",
@@ -161,16 +161,16 @@ def test_notes_advice_and_effort_come_last() -> None:
 def test_a_profile_names_its_flamegraph_and_the_hottest_functions() -> None:
     (hot,) = PROFILE.hottest[0]
     functions = tuple(replace(hot, function=name) for name in ("a", "b", "c", "d"))
-    found = items(replace(FAILED, profile=replace(PROFILE, hottest={1: functions})))
-    assert ".mw-budget/test_it-1.html" in found[5]
+    texts = items(replace(FAILED, profile=replace(PROFILE, hottest={1: functions})))
+    assert ".mw-budget/test_it-1.html" in texts[5]
     hottest = "AuthMiddleware: {} at shop.py:12, 90.0 µs per request, 95.5 with its callees"
-    assert found[1:5] == [hottest.format(name) for name in ("a", "b", "c", "d")]
+    assert texts[1:5] == [hottest.format(name) for name in ("a", "b", "c", "d")]
 
 
 def test_a_function_that_is_not_written_in_python_has_no_place() -> None:
     hottest = {1: (HotFunction("perf_counter", "<built-in>", 0, 2.0, 3.0),)}
-    found = items(replace(FAILED, profile=replace(PROFILE, hottest=hottest)))
-    assert "AuthMiddleware: perf_counter, 2.00 µs per request, 3.00 with its callees" in found
+    texts = items(replace(FAILED, profile=replace(PROFILE, hottest=hottest)))
+    assert "AuthMiddleware: perf_counter, 2.00 µs per request, 3.00 with its callees" in texts
 
 
 def named(url: str, verdict: Verdict | None) -> Result:
@@ -179,15 +179,15 @@ def named(url: str, verdict: Verdict | None) -> Result:
 
 def test_what_fails_comes_first_and_the_rest_as_it_was_measured() -> None:
     urls = {"/a": "pass", "/b": "undecided", "/c": None, "/d": "fail", "/e": "pass"}
-    found = page(*(named(url, verdict) for url, verdict in urls.items()))  # type: ignore[arg-type]
-    assert [heading.removeprefix(f"{NODEID} GET ") for heading in found.texts["h3"]] == [
+    rendered = page(*(named(url, verdict) for url, verdict in urls.items()))  # type: ignore[arg-type]
+    assert [heading.removeprefix(f"{NODEID} GET ") for heading in rendered.texts["h3"]] == [
         "/d: fail",
         "/b: undecided",
         "/a: pass",
         "/e: pass",
         "/c",
     ]
-    assert found.texts["h2"] == ["mw-budget: 1 fail, 1 undecided, 2 pass, 1 without a budget"]
+    assert rendered.texts["h2"] == ["mw-budget: 1 fail, 1 undecided, 2 pass, 1 without a budget"]
 
 
 def test_the_interpreter_and_the_loop_stand_at_the_end() -> None:
@@ -218,10 +218,10 @@ def headings_of_many() -> list[str]:
 def test_what_does_not_fit_is_left_out_and_a_sentence_says_so(limit: int) -> None:
     cut = render(run_of_many(), limit)
     assert limit - 2000 < len(cut.encode()) <= limit
-    found = Page(PARSER.render(cut))
-    shown = found.texts.get("h3", [])
+    rendered = Page(PARSER.render(cut))
+    shown = rendered.texts.get("h3", [])
     assert f"{40 - len(shown)} of 40 requests are left out: " in cut
-    assert found.texts["h2"] == ["mw-budget: 1 fail, 39 pass"]
+    assert rendered.texts["h2"] == ["mw-budget: 1 fail, 39 pass"]
     assert shown == headings_of_many()[: len(shown)]
     if shown:
         assert shown[0].endswith("/39: fail")
@@ -272,13 +272,13 @@ def test_no_name_becomes_markup(name: str) -> None:
     kinds = {name: 3}
     counts = replace(MUCH, tasks=replace(same(3), kinds=kinds), own_types=(name,))
     report = judged(replace(FAILING, layer=layer, counts=counts), us=(50, "fail"), tasks=(0, "fail"))
-    found = replace(
+    measured = replace(
         timed(counted(report, verdict="fail"), report, row(2, "Merged", None, merged_with=name)),
         request=RequestLine("GET", name),
         notes=(name,),
         profile=replace(PROFILE, flamegraph=name, hottest={1: (HotFunction(name, name, 1, 2.0, 3.0),)}),
     )
-    shown = Page(PARSER.render(render(one_run(found, nodeid=name))))
+    shown = Page(PARSER.render(render(one_run(measured, nodeid=name))))
     line = " ".join(name.split())
     assert shown.texts.keys() <= PLAIN_TAGS
     assert shown.texts["h3"] == [f"{line} GET {line}: fail"]

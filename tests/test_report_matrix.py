@@ -28,14 +28,14 @@ GZIP = row(2, "GZip", 4.0)
 
 
 def request(url: str, *rows: LayerReport, total: float = 245.0, status: int = 200, route: str | None = None) -> Result:
-    found = result(*rows)
-    assert found.books is not None
+    measured = result(*rows)
+    assert measured.books is not None
     return but(
-        found,
+        measured,
         request=RequestLine("GET", url),
         status=status,
         route=route,
-        books=replace(found.books, total=us(total)),
+        books=replace(measured.books, total=us(total)),
         ledger=counted().ledger,
     )
 
@@ -46,8 +46,8 @@ REFUSED = request("/admin", ERRORS, CORS, row(2, "Auth", None, entered=False), t
 
 
 def only(*results: Result) -> Matrix:
-    (found,) = matrices(results)
-    return found
+    (matrix,) = matrices(results)
+    return matrix
 
 
 def lines_of(found: Matrix, width: int) -> list[Line]:
@@ -91,8 +91,8 @@ def test_results_are_together_if_a_third_one_connects_them() -> None:
 
 
 def test_the_costliest_route_comes_first_and_knows_its_place() -> None:
-    found = only(SEARCH, REFUSED, HEALTH)
-    assert [*zip(titles(found), found.places, strict=True)] == [
+    matrix = only(SEARCH, REFUSED, HEALTH)
+    assert [*zip(titles(matrix), matrix.places, strict=True)] == [
         ("GET /health", 2),
         ("GET /search?q=a", 0),
         ("GET /admin 401", 1),
@@ -105,33 +105,35 @@ def test_a_route_has_its_template_and_equal_titles_have_numbers() -> None:
 
 
 def test_the_lines_are_in_the_order_of_the_stacks_between_outside_and_total() -> None:
-    found = only(HEALTH, SEARCH, REFUSED)
-    assert names(found) == ["(outside)", "Errors", "CORS", "GZip", "Auth", "(endpoint)", "(total)"]
-    assert [row.cells[1].text for row in found.table.rows] == ["", "starlette", "starlette", "", "own", "", ""]
+    matrix = only(HEALTH, SEARCH, REFUSED)
+    assert names(matrix) == ["(outside)", "Errors", "CORS", "GZip", "Auth", "(endpoint)", "(total)"]
+    assert [row.cells[1].text for row in matrix.table.rows] == ["", "starlette", "starlette", "", "own", "", ""]
 
 
 def test_layers_of_one_name_and_two_modules_have_a_line_each() -> None:
     other = replace(GZIP, layer=replace(GZIP.layer, qualname="elsewhere.GZip"))
-    found = only(SEARCH, request("/b", ERRORS, CORS, other, total=200))
-    assert [row.cells[0].why for row in found.table.rows if row.cells[0].text == "GZip"] == [
+    matrix = only(SEARCH, request("/b", ERRORS, CORS, other, total=200))
+    assert [row.cells[0].why for row in matrix.table.rows if row.cells[0].text == "GZip"] == [
         "shop.middleware.GZip",
         "elsewhere.GZip",
     ]
 
 
 def test_a_cell_has_time_and_tasks_and_the_costliest_layer_is_marked() -> None:
-    found = only(HEALTH, SEARCH)
-    auth, without = cells(found, "Auth")
+    matrix = only(HEALTH, SEARCH)
+    auth, without = cells(matrix, "Auth")
     assert (auth.value, auth.details, auth.tone) == (130.0, ("1 task",), "most")
     assert (without.value, without.why, without.details) == (None, "not in this stack", ())
-    assert [cell.tone for cell in cells(found, "CORS")] == [None, "most"]
-    assert [cell.tone for cell in cells(found, "(total)")] == [None, None]
+    assert [cell.tone for cell in cells(matrix, "CORS")] == [None, "most"]
+    assert [cell.tone for cell in cells(matrix, "(total)")] == [None, None]
 
 
 def test_what_has_no_figure_says_why() -> None:
     merged = row(2, "Auth", None, merged_with="CORS", merged_because="no probe")
-    found = only(HEALTH, REFUSED, request("/m", ERRORS, merged, total=20), request("/u", row(2, "Auth", None), total=9))
-    assert [cell.why for cell in cells(found, "Auth")] == [
+    matrix = only(
+        HEALTH, REFUSED, request("/m", ERRORS, merged, total=20), request("/u", row(2, "Auth", None), total=9)
+    )
+    assert [cell.why for cell in cells(matrix, "Auth")] == [
         "",
         "not entered",
         "measured with another layer",
@@ -141,14 +143,14 @@ def test_what_has_no_figure_says_why() -> None:
 
 def test_the_tasks_of_a_cell_may_vary_or_be_many() -> None:
     varying = replace(AUTH, counts=replace(NONE, tasks=Count(3, 2, 4, {})))
-    found = only(HEALTH, request("/v", varying, total=9))
-    assert [cell.details for cell in cells(found, "Auth")] == [("1 task",), ("~3 tasks",)]
+    matrix = only(HEALTH, request("/v", varying, total=9))
+    assert [cell.details for cell in cells(matrix, "Auth")] == [("1 task",), ("~3 tasks",)]
 
 
 def test_names_are_shortened_for_more_routes() -> None:
     rows = [row(0, "RequestResponseLoggingMiddleware", 10), row(1, "RequestResponseTracingMiddleware", 5)]
-    (found,) = matrices([request(f"/{i}", *rows) for i in range(4)])
-    wide, narrow = ([line.text for line in lines_of(found, width)] for width in (120, 60))
+    (matrix,) = matrices([request(f"/{i}", *rows) for i in range(4)])
+    wide, narrow = ([line.text for line in lines_of(matrix, width)] for width in (120, 60))
     assert "RequestResponseLoggingMiddleware" in "\n".join(wide)
     assert narrow[0].endswith("all routes")
     assert len({line.split()[0] for line in narrow if line.startswith("Req")}) == 2
@@ -156,10 +158,10 @@ def test_names_are_shortened_for_more_routes() -> None:
 
 def test_a_time_with_a_wide_interval_is_marked() -> None:
     wide = replace(AUTH, us=us(130.0, 60.0))
-    found = only(HEALTH, request("/wide", wide, total=9))
-    assert [cell.text for cell in cells(found, "Auth")] == ["130.0", "~130.0"]
-    assert [cell.text for cell in cells(found, "Errors")] == ["0.50", ""]
-    shown = [line.text for line in lines_of(found, 100)]
+    matrix = only(HEALTH, request("/wide", wide, total=9))
+    assert [cell.text for cell in cells(matrix, "Auth")] == ["130.0", "~130.0"]
+    assert [cell.text for cell in cells(matrix, "Errors")] == ["0.50", ""]
+    shown = [line.text for line in lines_of(matrix, 100)]
     assert any("~130.0 1t*" in line for line in shown)
     assert "~: wide interval" in " ".join(shown)
 
@@ -167,16 +169,16 @@ def test_a_time_with_a_wide_interval_is_marked() -> None:
 def test_where_nothing_was_timed_the_cells_have_objects() -> None:
     some, more = (counted(layer_row("Auth", counts=replace(NONE, objects=same(n)))) for n in (7, 90))
     more = replace(more, request=RequestLine("GET", "/b"))
-    found = only(some, more)
-    assert found.quantity.title == "objects"
-    assert [cell.value for cell in cells(found, "Auth")] == [7, 90]
+    matrix = only(some, more)
+    assert matrix.quantity.title == "objects"
+    assert [cell.value for cell in cells(matrix, "Auth")] == [7, 90]
 
 
 def test_the_first_routes_are_without_the_layers_of_the_others() -> None:
-    found = only(HEALTH, SEARCH).first(1)
-    assert titles(found) == ["GET /health"]
-    assert names(found) == ["(outside)", "Errors", "CORS", "Auth", "(endpoint)", "(total)"]
-    assert {len(row.cells) for row in found.table.rows} == {3}
+    matrix = only(HEALTH, SEARCH).first(1)
+    assert titles(matrix) == ["GET /health"]
+    assert names(matrix) == ["(outside)", "Errors", "CORS", "Auth", "(endpoint)", "(total)"]
+    assert {len(row.cells) for row in matrix.table.rows} == {3}
 
 
 # ---- the reports --------------------------------------------------------------------------------------------------
@@ -218,7 +220,7 @@ def test_a_narrow_terminal_shows_one_route_and_shortens_long_names() -> None:
 
 
 def test_the_page_has_a_sortable_table_with_the_routes_across() -> None:
-    measured = tuple((f"test_it.py::{i}", one) for i, one in enumerate([SEARCH, HEALTH, REFUSED]))
+    measured = tuple((f"test_it.py::{i}", result) for i, result in enumerate([SEARCH, HEALTH, REFUSED]))
     page = read(html(MeasuredRun(RUN, measured)))
     (table,) = (table for table in page.all("table") if "matrix" in (table.attributes.get("class") or ""))
     assert "sortable" in (table.attributes["class"] or "")

@@ -89,7 +89,7 @@ def test_a_loop_may_have_any_name() -> None:
 
 def test_the_documents_here_have_a_profile_and_advice() -> None:
     assert written(PROFILED)["measurements"][0]["profile"]["hottest"]["0"][0]["function"] == "spin"
-    assert [one["rule"] for one in written(ADVISED)["measurements"][0]["advice"]] == ["blocking"]
+    assert [advice["rule"] for advice in written(ADVISED)["measurements"][0]["advice"]] == ["blocking"]
 
 
 def at(found: Any, path: tuple[Any, ...]) -> Any:
@@ -140,7 +140,7 @@ def alternatives(about: dict[str, Any]) -> dict[str, dict[str, Any]]:
     if "$ref" in about:
         return alternatives(PUBLISHED["$defs"][about["$ref"].rpartition("/")[2]])
     if "oneOf" in about:
-        return {kind: inner for one in about["oneOf"] for kind, inner in alternatives(one).items()}
+        return {kind: inner for alternative in about["oneOf"] for kind, inner in alternatives(alternative).items()}
     if "enum" in about:
         return {"enum": about} | ({"null": {}} if None in about["enum"] else {})
     kinds = about.get("type", "const")

@@ -62,16 +62,16 @@ def names(found: Survey) -> list[str]:
 
 
 def test_a_layer_class_has_its_typical_and_its_worst_route() -> None:
-    found = of(FAST, SLOW, MIDDLE)
-    first, second = layers(found)
-    assert names(found) == ["Auth", "GZip"]
+    survey = of(FAST, SLOW, MIDDLE)
+    first, second = layers(survey)
+    assert names(survey) == ["Auth", "GZip"]
     assert values(first, "routes", "µs", "worst µs", "objects", "tasks") == [3, 20, 50, 40, 1]
     assert (first["worst on"].text, first["worst on"].brief) == ("GET /slow", "1")
     assert values(second, "routes", "worst µs") == [2, 8]
     assert (second["worst on"].text, second["worst on"].brief) == ("GET /middle", "2")
-    routes = [plain(row.cells[0].text).split(maxsplit=1) for row in found.routes.rows]
+    routes = [plain(row.cells[0].text).split(maxsplit=1) for row in survey.routes.rows]
     assert routes == [["1", "GET /slow"], ["2", "GET /middle"], ["3", "GET /fast"]]
-    assert found.numbers == {1: 1, 2: 2, 0: 3}
+    assert survey.numbers == {1: 1, 2: 2, 0: 3}
 
 
 def times(found: Survey) -> list[str]:
@@ -83,33 +83,33 @@ def times(found: Survey) -> list[str]:
 def test_a_median_is_between_the_medians_of_the_ends() -> None:
     """If every interval holds its time, the median of the times is in this one."""
     intervals = Estimate(60, 30, 90), Estimate(20, 19, 22), Estimate(40, 38, 41)
-    found = of(*(request(f"/{i}", replace(auth(1), us=us)) for i, us in enumerate(intervals)))
-    assert times(found) == ["40.0", "30.0 … 41.0", "60.0", "30.0 … 90.0"]
+    survey = of(*(request(f"/{i}", replace(auth(1), us=us)) for i, us in enumerate(intervals)))
+    assert times(survey) == ["40.0", "30.0 … 41.0", "60.0", "30.0 … 90.0"]
     unknown = replace(auth(1), us=Estimate(50, -math.inf, math.inf))
     assert times(of(request("/a", unknown))) == ["–"] * 4
-    found = of(request("/a", replace(auth(1), us=intervals[0])), FAST)
-    assert times(found)[:2] == ["35.0", "19.8 … 50.2"]
+    survey = of(request("/a", replace(auth(1), us=intervals[0])), FAST)
+    assert times(survey)[:2] == ["35.0", "19.8 … 50.2"]
 
 
 def test_the_layer_that_takes_the_most_time_in_all_comes_first() -> None:
     rare, often = row(1, "Rare", 70.0), row(0, "Often", 30.0)
-    found = of(*(request(f"/{i}", often) for i in range(5)), request("/rare", often, rare))
-    assert names(found) == ["Often", "Rare"]
+    survey = of(*(request(f"/{i}", often) for i in range(5)), request("/rare", often, rare))
+    assert names(survey) == ["Often", "Rare"]
 
 
 def test_a_class_that_stands_twice_in_a_stack_is_one_class() -> None:
     both = auth(6, 0), auth(9, 1)
-    twice = [replace(one, layer=replace(one.layer, name=f"Auth#{i}")) for i, one in enumerate(both, 1)]
-    found = of(request("/", *twice))
-    assert names(found) == ["Auth"]
-    assert values(layers(found)[0], "routes", "µs", "worst µs") == [1, 7.5, 9]
+    twice = [replace(report, layer=replace(report.layer, name=f"Auth#{i}")) for i, report in enumerate(both, 1)]
+    survey = of(request("/", *twice))
+    assert names(survey) == ["Auth"]
+    assert values(layers(survey)[0], "routes", "µs", "worst µs") == [1, 7.5, 9]
 
 
 def test_two_functions_of_one_name_are_two_classes() -> None:
     other = auth(7)
     other = replace(other, layer=replace(other.layer, qualname="elsewhere.Auth", origin=STARLETTE))
-    found = of(FAST, request("/b", other))
-    assert [(layer["layer"].text, layer["from"].text) for layer in layers(found)] == [
+    survey = of(FAST, request("/b", other))
+    assert [(layer["layer"].text, layer["from"].text) for layer in layers(survey)] == [
         ("Auth", ""),
         ("Auth", "starlette"),
     ]
@@ -118,8 +118,8 @@ def test_two_functions_of_one_name_are_two_classes() -> None:
 def test_what_a_request_does_not_enter_is_not_counted() -> None:
     refused = request("/no", row(0, "Auth", None, entered=False), total=5)
     merged = request("/merged", row(0, "Auth", None, merged_with="GZip", merged_because="no probe"), total=5)
-    (found,) = layers(of(FAST, refused, merged))
-    assert found["routes"].value == 1
+    (layer,) = layers(of(FAST, refused, merged))
+    assert layer["routes"].value == 1
 
 
 def test_a_route_has_its_total_its_endpoint_and_the_share_of_its_layers() -> None:
@@ -129,9 +129,9 @@ def test_a_route_has_its_total_its_endpoint_and_the_share_of_its_layers() -> Non
 
 def test_requests_that_were_only_counted_have_no_times_and_are_said() -> None:
     only = replace(counted(layer_row("Auth", counts=replace(NONE, objects=same(7)))), surveyed=True)
-    found = of(only)
-    assert found.counted_only == 1
-    (layer,), (route,) = layers(found), found.routes.rows
+    survey = of(only)
+    assert survey.counted_only == 1
+    (layer,), (route,) = layers(survey), survey.routes.rows
     assert values(layer, "µs", "worst µs", "objects") == [None, None, 7]
     assert layer["worst on"].text == ""
     assert [cell.text for cell in route.cells[1:]] == ["–", "–", "–", "–"]
@@ -212,9 +212,9 @@ def test_the_lines_fit_the_width(width: int) -> None:
 
 def test_broken_budgets_are_said_in_red_with_the_excess() -> None:
     over = request("/over", row(0, "Auth", 90.0, 50, "fail"), verdict="fail")
-    found = list(lines_of(RUN, [over], [], 80))
-    assert [line.style for line in found if "GET /over: Auth takes 90.0" in line.text] == ["red"]
-    assert any("[survey-budget]" in line.text for line in found)
+    lines = list(lines_of(RUN, [over], [], 80))
+    assert [line.style for line in lines if "GET /over: Auth takes 90.0" in line.text] == ["red"]
+    assert any("[survey-budget]" in line.text for line in lines)
 
 
 def test_clients_that_are_not_known_are_named() -> None:
@@ -246,7 +246,7 @@ def test_the_json_keeps_it() -> None:
 
 def test_the_page_has_the_layers_over_all_routes_and_what_ran_twice() -> None:
     page = read(html(DATA))
-    (table,) = (one for one in page.all("table") if "classes" in (one.attributes.get("class") or ""))
+    (table,) = (element for element in page.all("table") if "classes" in (element.attributes.get("class") or ""))
     rows = [[cell.text for cell in (*line.all("th"), *line.all("td"))] for line in table.all("tbody")[0].all("tr")]
     assert rows[0] == ["Auth", "2", "30.0 29.6 … 30.4", "50.0 49.6 … 50.4", "20", "1", "GET /slow"]
     assert "A survey of 40 tests, which measured for 12.5 s of at most 120." in page.text
@@ -255,11 +255,11 @@ def test_the_page_has_the_layers_over_all_routes_and_what_ran_twice() -> None:
 
 
 def test_markdown_has_them_too() -> None:
-    found = markdown(DATA)
-    assert "A survey of 40 tests, which measured for 12.5 s of at most 120." in found
+    document = markdown(DATA)
+    assert "A survey of 40 tests, which measured for 12.5 s of at most 120." in document
     times = "30.0 | 29.6 … 30.4 | 50.0 | 49.6 … 50.4"
-    assert f"| <code>Auth</code> |  | 2 | {times} | <code>GET /slow</code> | 20 | 1 |" in found
-    assert "- <code>test&#95;a.py::test&#95;calls</code>: assert 3 == 1" in found.replace("_", "&#95;")
+    assert f"| <code>Auth</code> |  | 2 | {times} | <code>GET /slow</code> | 20 | 1 |" in document
+    assert "- <code>test&#95;a.py::test&#95;calls</code>: assert 3 == 1" in document.replace("_", "&#95;")
 
 
 def test_a_wide_terminal_has_the_intervals_and_a_narrow_one_marks_wide_ones() -> None:

@@ -69,9 +69,9 @@ def row(
 ) -> LayerReport:
     """Return the report of a layer with a time, and a time budget if `budget` is given."""
     layer = Layer(index, name, f"shop.middleware.{name}", "middleware", **of_layer)  # type: ignore[arg-type]
-    found = None if estimate is None else us(estimate)
+    time = None if estimate is None else us(estimate)
     judged: dict[Quantity, Judged] = {} if budget is None else {"us": Judged(budget, verdict, reason)}
-    return LayerReport(layer, found, "split" if found else None, judged=judged)
+    return LayerReport(layer, time, "split" if time else None, judged=judged)
 
 
 def result(*rows: LayerReport, verdict: Verdict = "pass", **rest: object) -> Result:
@@ -163,8 +163,8 @@ def test_a_row_has_estimate_interval_budget_and_verdict() -> None:
 
 
 def test_the_total_has_its_own_budget_and_verdict() -> None:
-    found = lines(result(PASSING, budgets={"total": Judged(400.0, "pass")}))
-    assert found[4].split() == ["(total)", "245.1", "244.7", "…", "245.5", "400", "pass"]
+    shown = lines(result(PASSING, budgets={"total": Judged(400.0, "pass")}))
+    assert shown[4].split() == ["(total)", "245.1", "244.7", "…", "245.5", "400", "pass"]
 
 
 def test_the_foot_has_detection_limit_unattributed_time_and_effort() -> None:
@@ -177,14 +177,14 @@ def test_where_a_message_has_an_id_its_use_is_told_once() -> None:
     noted = result(PASSING, verdict=None, notes=("The machine was slow. [slow-machine]",))
     reasoned = result(OPEN, verdict="undecided")
     reasoned = but(reasoned, budgets={"total": Judged(245.0, "undecided", "it is near [near-budget]")})
-    for found in (noted, reasoned):
-        shown = [line.text for line in run([("a", found), ("b", found)], "CPython 3", 80)]
+    for with_id in (noted, reasoned):
+        shown = [line.text for line in run([("a", with_id), ("b", with_id)], "CPython 3", 80)]
         assert shown[-2:] == [
             "CPython 3, loop asyncio, µs per request",
             "More: mwbudget explain ID, for an ID in [brackets]",
         ]
         assert sum("mwbudget explain" in line for line in shown) == 1
-        last = failure(found, 79, undecided_fails=True).splitlines()[-1]
+        last = failure(with_id, 79, undecided_fails=True).splitlines()[-1]
         assert last == "More: mwbudget explain undecided, or an ID in [brackets]"
     plain = [line.text for line in run([("a", result(PASSING))], "CPython 3", 80)]
     assert not any("mwbudget explain" in line for line in plain)
@@ -199,9 +199,9 @@ def test_notes_stand_below() -> None:
 def test_every_row_of_the_longest_names_and_numbers_fits_eighty_columns(verdict: Verdict, verbose: bool) -> None:
     widest = Estimate(1_234_567.8, 1_234_567.8, 1_234_567.8)
     long = replace(row(0, LONG, 0.0, 999_999.0, verdict, merged_with=LONG), us=widest)
-    found = result(long, budgets={"total": Judged(1_500_000.0, verdict)}, notes=("as it was measured " * 12,))
-    found = but(found, books=Books(widest, widest, widest, 123_456.7))
-    assert max(len(line) for line in lines(found, 80, verbose=verbose)) <= 79
+    wide = result(long, budgets={"total": Judged(1_500_000.0, verdict)}, notes=("as it was measured " * 12,))
+    wide = but(wide, books=Books(widest, widest, widest, 123_456.7))
+    assert max(len(line) for line in lines(wide, 80, verbose=verbose)) <= 79
 
 
 def over(report: LayerReport, estimate: Estimate, budget: float) -> LayerReport:
@@ -212,8 +212,8 @@ def over(report: LayerReport, estimate: Estimate, budget: float) -> LayerReport:
 @relaxed
 @given(width=st.integers(20, 300))
 def test_columns_stay_apart_at_any_width(width: int) -> None:
-    found = lines(result(over(FAILING, Estimate(1234.56, 123.45, 99_999.0), 0.0123)), width)
-    assert found[2].split()[-6:] == ["1235", "123.5", "…", "99999", "0.0123", "fail"]
+    shown = lines(result(over(FAILING, Estimate(1234.56, 123.45, 99_999.0), 0.0123)), width)
+    assert shown[2].split()[-6:] == ["1235", "123.5", "…", "99999", "0.0123", "fail"]
 
 
 def test_a_wide_terminal_does_not_tear_the_table_apart() -> None:
@@ -228,15 +228,15 @@ def test_long_names_are_cut_in_the_middle() -> None:
 
 
 def test_a_layer_that_was_not_entered_says_so_and_has_no_figure() -> None:
-    found = lines(result(row(0, "RouterMiddleware", None, entered=False)))
-    assert found[2].split() == ["RouterMiddleware", "-"]
-    assert found[3] == "  not entered: a layer outside it answered"
+    shown = lines(result(row(0, "RouterMiddleware", None, entered=False)))
+    assert shown[2].split() == ["RouterMiddleware", "-"]
+    assert shown[3] == "  not entered: a layer outside it answered"
 
 
 def test_a_merged_layer_names_its_neighbour() -> None:
-    found = lines(result(row(0, "Proxy", None, merged_with="GZipMiddleware", merged_because="it is written in C")))
-    assert found[2].split() == ["Proxy", "-"]
-    assert found[3] == "  measured with GZipMiddleware"
+    shown = lines(result(row(0, "Proxy", None, merged_with="GZipMiddleware", merged_because="it is written in C")))
+    assert shown[2].split() == ["Proxy", "-"]
+    assert shown[3] == "  measured with GZipMiddleware"
 
 
 def test_verbose_adds_where_the_layer_comes_from_and_how_it_was_measured() -> None:
@@ -257,8 +257,8 @@ def test_a_row_without_a_verdict_has_no_style() -> None:
 
 def test_what_has_no_interval_has_no_figure() -> None:
     nothing = Estimate(0.0, -math.inf, math.inf)
-    found = but(result(PASSING), books=Books(nothing, nothing, None, 0.0), floor_us=math.inf)
-    text = "\n".join(lines(found))
+    without_interval = but(result(PASSING), books=Books(nothing, nothing, None, 0.0), floor_us=math.inf)
+    text = "\n".join(lines(without_interval))
     assert "0.00" not in text.replace("0.00 µs", "")
     assert "detection limit ? µs" in text
     assert "inf" not in text
@@ -303,14 +303,14 @@ def heading(found: Result, *, verbose: bool = False) -> list[str]:
 
 
 def test_counts_stand_outermost_first_between_outside_and_endpoint_and_total() -> None:
-    found = counted(
+    result = counted(
         layer_row("A", counts=replace(NONE, threads=same(2))),
         layer_row("B", 1, counts=replace(NONE, threads=same(3))),
         outside=replace(NONE, threads=same(1)),
         endpoint=replace(NONE, threads=same(4)),
         total=replace(NONE, threads=same(5)),
     )
-    assert [line.split() for line in second(found)] == [
+    assert [line.split() for line in second(result)] == [
         ["per", "request", "threads"],
         ["(outside)", "1"],
         ["A", "2"],
@@ -318,12 +318,12 @@ def test_counts_stand_outermost_first_between_outside_and_endpoint_and_total() -
         ["(endpoint)", "4"],
         ["(total)", "5"],
     ]
-    assert lines(found)[0].startswith("per request")
+    assert lines(result)[0].startswith("per request")
 
 
 def test_times_come_first_where_there_are_any() -> None:
-    found = timed(counted(replace(PASSING, counts=NONE)))
-    shown = lines(found)
+    result = timed(counted(replace(PASSING, counts=NONE)))
+    shown = lines(result)
     assert shown[0].startswith("layer")
     gap = shown.index("")
     assert shown[gap - 1].startswith("(total)")
@@ -335,9 +335,9 @@ def test_an_app_that_answers_from_a_layer_has_no_endpoint_in_either_part() -> No
 
 
 def test_a_column_of_zeros_folds_away_and_is_there_when_asked() -> None:
-    found = counted(layer_row(counts=replace(NONE, threads=same(2))))
-    assert heading(found) == ["per request", "threads"]
-    assert heading(found, verbose=True) == [
+    result = counted(layer_row(counts=replace(NONE, threads=same(2))))
+    assert heading(result) == ["per request", "threads"]
+    assert heading(result, verbose=True) == [
         "per request",
         *("objects", "allocs", "bytes", "retained", "tasks", "threads"),
         *("bytecodes", "calls", "py calls", "recv", "send"),
@@ -353,22 +353,22 @@ def test_a_column_of_zeros_folds_away_and_is_there_when_asked() -> None:
 )
 def test_a_column_with_something_in_any_row_is_there(field: str, title: str) -> None:
     some: Counts = replace(NONE, **{field: same(7)})  # type: ignore[arg-type]
-    for found in (counted(layer_row(), total=some), counted(layer_row(), layer_row("B", 1, counts=some))):
-        assert heading(found) == ["per request", title]
+    for result in (counted(layer_row(), total=some), counted(layer_row(), layer_row("B", 1, counts=some))):
+        assert heading(result) == ["per request", title]
 
 
 @pytest.mark.parametrize("field", ["calls", "py_calls", "received", "sent"])
 def test_a_detail_is_there_when_asked(field: str) -> None:
-    found = counted(layer_row(counts=replace(NONE, tasks=same(1), **{field: same(7)})))  # type: ignore[arg-type]
-    assert heading(found) == ["per request", "tasks"]
-    assert len(heading(found, verbose=True)) == 12
+    result = counted(layer_row(counts=replace(NONE, tasks=same(1), **{field: same(7)})))  # type: ignore[arg-type]
+    assert heading(result) == ["per request", "tasks"]
+    assert len(heading(result, verbose=True)) == 12
 
 
 def test_a_row_may_have_something_in_one_request_of_many() -> None:
     seldom = Count(0, 0, 3)
-    found = counted(layer_row(counts=replace(NONE, tasks=seldom)))
-    assert heading(found) == ["per request", "tasks"]
-    assert second(found)[2].split() == ["Auth", "~0"]
+    result = counted(layer_row(counts=replace(NONE, tasks=seldom)))
+    assert heading(result) == ["per request", "tasks"]
+    assert second(result)[2].split() == ["Auth", "~0"]
     # Objects retained by some requests may be a growing cache; only a typical count is a leak.
     assert heading(counted(layer_row(counts=replace(NONE, retained=seldom, threads=same(2))))) == [
         "per request",
@@ -378,45 +378,45 @@ def test_a_row_may_have_something_in_one_request_of_many() -> None:
 
 def test_a_count_that_varies_is_marked_and_its_range_is_there_when_asked() -> None:
     total = replace(MUCH, objects=Count(500, 480, 540))
-    found = counted(layer_row(counts=replace(MUCH, retained=same(0))), total=total)
-    auth = second(found, 120)[2].split()
+    result = counted(layer_row(counts=replace(MUCH, retained=same(0))), total=total)
+    auth = second(result, 120)[2].split()
     assert auth == ["Auth", "~478", "1200", "~64.0", "KiB", "0", "3", "2", "6410"]
-    assert "21 requests counted; ~ varies from request to request" in lines(found)
-    assert not any("…" in line for line in lines(found))
-    verbose = lines(found, verbose=True)
+    assert "21 requests counted; ~ varies from request to request" in lines(result)
+    assert not any("…" in line for line in lines(result))
+    verbose = lines(result, verbose=True)
     assert [line for line in verbose if "…" in line] == ["  objects 460 … 520", "  bytes 60.0 KiB … 80.0 KiB"]
 
 
 def test_where_nothing_varies_nothing_is_said_of_it() -> None:
-    found = counted(layer_row(counts=replace(NONE, threads=same(2))), total=replace(NONE, threads=same(2)))
-    assert "21 requests counted" in lines(found)
-    assert "~" not in "\n".join(lines(found, verbose=True))
+    result = counted(layer_row(counts=replace(NONE, threads=same(2))), total=replace(NONE, threads=same(2)))
+    assert "21 requests counted" in lines(result)
+    assert "~" not in "\n".join(lines(result, verbose=True))
 
 
 def test_what_varies_in_a_row_is_explained_also_where_the_total_does_not_vary() -> None:
-    found = counted(layer_row(counts=replace(NONE, tasks=Count(1, 0, 2))), total=replace(NONE, tasks=same(2)))
-    assert any("~" in line for line in second(found))
-    assert "21 requests counted; ~ varies from request to request" in lines(found)
+    result = counted(layer_row(counts=replace(NONE, tasks=Count(1, 0, 2))), total=replace(NONE, tasks=same(2)))
+    assert any("~" in line for line in second(result))
+    assert "21 requests counted; ~ varies from request to request" in lines(result)
 
 
 def test_sizes_stand_with_their_unit() -> None:
-    found = counted(layer_row(counts=replace(NONE, bytes=same(16 * 1024))), total=replace(NONE, bytes=same(17_000)))
-    assert [line.split()[1:] for line in second(found)[2:]] == [["16.0", "KiB"], ["0", "B"], ["16.6", "KiB"]]
+    result = counted(layer_row(counts=replace(NONE, bytes=same(16 * 1024))), total=replace(NONE, bytes=same(17_000)))
+    assert [line.split()[1:] for line in second(result)[2:]] == [["16.0", "KiB"], ["0", "B"], ["16.6", "KiB"]]
 
 
 def test_a_layer_without_counts_has_dashes() -> None:
     merged = LayerReport(replace(layer_row("Proxy", 1).layer, merged_with="Auth"))
     absent = LayerReport(replace(layer_row("Inner", 2).layer, entered=False))
-    found = counted(layer_row(counts=replace(NONE, threads=same(2), tasks=same(1))), merged, absent)
-    shown = second(found)
+    result = counted(layer_row(counts=replace(NONE, threads=same(2), tasks=same(1))), merged, absent)
+    shown = second(result)
     assert shown[3:7] == [shown[3], "  measured with Auth", shown[5], "  not entered: a layer outside it answered"]
     assert (shown[3].split(), shown[5].split()) == (["Proxy", "-", "-"], ["Inner", "-", "-"])
 
 
 def test_a_remark_is_made_once() -> None:
-    found = timed(counted(), row(0, "Proxy", None, merged_with="Auth"), row(1, "Inner", None, entered=False))
+    result = timed(counted(), row(0, "Proxy", None, merged_with="Auth"), row(1, "Inner", None, entered=False))
     for verbose in (False, True):
-        shown = lines(found, verbose=verbose)
+        shown = lines(result, verbose=verbose)
         assert shown.count("  measured with Auth") == 1
         assert shown.count("  not entered: a layer outside it answered") == 1
         assert sum("shop.middleware.Proxy" in line for line in shown) == verbose
@@ -433,12 +433,12 @@ WHY = "the C extension was not built: install with a C compiler"
 def test_what_cannot_be_counted_has_no_column_and_one_line_for_each_reason() -> None:
     cannot = replace(NONE, objects=None, allocations=None, bytes=None, retained=None, tasks=same(1))
     why = {"objects": WHY, "allocations": WHY, "bytes": WHY, "retained": "no such thing"}
-    found = counted(layer_row(counts=cannot), outside=cannot, endpoint=cannot, total=cannot, why=why)
-    assert heading(found) == ["per request", "tasks"]
+    result = counted(layer_row(counts=cannot), outside=cannot, endpoint=cannot, total=cannot, why=why)
+    assert heading(result) == ["per request", "tasks"]
     own = replace(cannot, **dict.fromkeys(EXECUTED))
-    found = counted(layer_row(counts=own), outside=own, endpoint=own, total=own, why=why)
-    assert heading(found, verbose=True) == ["per request", "tasks", "threads", "recv", "send"]
-    assert [line for line in lines(found, 120) if "not counted" in line] == [
+    result = counted(layer_row(counts=own), outside=own, endpoint=own, total=own, why=why)
+    assert heading(result, verbose=True) == ["per request", "tasks", "threads", "recv", "send"]
+    assert [line for line in lines(result, 120) if "not counted" in line] == [
         f"not counted: objects, allocations, bytes ({WHY}) [uncountable]",
         "not counted: retained (no such thing) [uncountable]",
     ]
@@ -460,32 +460,32 @@ def test_times_have_columns_where_a_layer_waits_or_blocks_or_has_a_budget_for_it
 
 
 def test_a_row_says_how_its_time_is_spent() -> None:
-    found = timed(counted(replace(PASSING, counts=NONE, occupation=BUSY)))
-    assert second(found)[2].split() == ["GZipMiddleware", "7.90", "10.0", "6.50"]
+    result = timed(counted(replace(PASSING, counts=NONE, occupation=BUSY)))
+    assert second(result)[2].split() == ["GZipMiddleware", "7.90", "10.0", "6.50"]
     # (outside) has no such figures, and a platform may have no CPU time.
-    assert second(found)[1].split() == ["(outside)"]
-    found = timed(counted(replace(PASSING, counts=NONE, occupation=replace(BUSY, cpu_us=None))))
-    assert second(found)[2].split() == ["GZipMiddleware", "7.90", "10.0"]
+    assert second(result)[1].split() == ["(outside)"]
+    result = timed(counted(replace(PASSING, counts=NONE, occupation=replace(BUSY, cpu_us=None))))
+    assert second(result)[2].split() == ["GZipMiddleware", "7.90", "10.0"]
 
 
 def test_advice_stands_below_with_its_page() -> None:
     blocking = Occupation(us(260.0), 0.0, 20.0, blocking=True)
-    found = timed(counted(replace(PASSING, counts=NONE, occupation=blocking)))
-    (advice,) = advise(found)
-    assert flat("\n".join(lines(found))).endswith(f" advice: {advice.text} ({advice.page})")
+    result = timed(counted(replace(PASSING, counts=NONE, occupation=blocking)))
+    (advice,) = advise(result)
+    assert flat("\n".join(lines(result))).endswith(f" advice: {advice.text} ({advice.page})")
     # The command is on one line at every width, so that it can be copied.
     for width in range(60, 100):
-        assert sum(advice.page in line for line in lines(found, width)) == 1
+        assert sum(advice.page in line for line in lines(result, width)) == 1
     assert "advice" not in "\n".join(lines(timed(counted(replace(PASSING, counts=NONE, occupation=BUSY)))))
 
 
 def judged(report: LayerReport, **bounds: tuple[float, Verdict]) -> LayerReport:
     """Return the same row with these budgets and verdicts."""
-    found: dict[Quantity, Judged] = {
+    budgets: dict[Quantity, Judged] = {
         quantity: Judged(bound, verdict, "it is measured together" if verdict == "undecided" else None)
         for quantity, (bound, verdict) in bounds.items()  # type: ignore[misc]
     }
-    return replace(report, judged=found)
+    return replace(report, judged=budgets)
 
 
 def test_the_worst_verdict_on_what_is_not_the_time_stands_in_the_second_part() -> None:
@@ -497,10 +497,10 @@ def test_the_worst_verdict_on_what_is_not_the_time_stands_in_the_second_part() -
         judged(layer_row("D", 3, counts=sent), us=(50, "fail")),
         layer_row("E", 4, counts=sent),
     ]
-    found = [
+    shown = [
         line for line in table(view(timed(counted(*rows), *rows)), 80) if re.match(r"[A-E] +0( +5)? +0 +2", line.text)
     ]
-    assert [(line.text.partition("  2")[2].split(), line.style) for line in found] == [
+    assert [(line.text.partition("  2")[2].split(), line.style) for line in shown] == [
         (["fail"], "red"),
         (["pass"], "green"),
         (["undecided"], "yellow"),
@@ -517,10 +517,10 @@ def full(width: int, *, with_times: bool, verbose: bool = False) -> list[str]:
     """Return a table with something in every column."""
     report = judged(layer_row(LONG, counts=MUCH), tasks=(0, "undecided"))
     why = {"retained": "it cannot be known " * 6}
-    found = counted(report, outside=MUCH, endpoint=MUCH, total=MUCH, why=why)
+    result = counted(report, outside=MUCH, endpoint=MUCH, total=MUCH, why=why)
     if with_times:
-        found = timed(found, replace(report, us=us(17.9), occupation=BUSY))
-    return lines(found, width, verbose=verbose)
+        result = timed(result, replace(report, us=us(17.9), occupation=BUSY))
+    return lines(result, width, verbose=verbose)
 
 
 @pytest.mark.parametrize("verbose", [False, True])
@@ -561,9 +561,9 @@ def test_no_figure_is_lost_at_any_width(width: int, verbose: bool, with_times: b
 
     times = ["7.90", "10.0", "6.50"] if with_times else []
     counts = [*COUNTS_OF_MUCH, *(DETAILS_OF_MUCH if verbose else [])]
-    found = figures("Base")
-    assert found.count("undecided") == 1
-    assert [word for word in found if word != "undecided"] == [*counts, *times]
+    words = figures("Base")
+    assert words.count("undecided") == 1
+    assert [word for word in words if word != "undecided"] == [*counts, *times]
     assert figures("(total)") == counts
 
 
@@ -578,15 +578,15 @@ def test_a_narrow_terminal_gets_columns_under_each_other(width: int) -> None:
 
 
 def test_a_mark_in_a_column_that_is_folded_away_is_not_explained() -> None:
-    found = counted(layer_row(counts=replace(NONE, retained=Count(0, 0, 3))))
-    assert "21 requests counted" in lines(found)
-    assert "21 requests counted; ~ varies from request to request" in lines(found, verbose=True)
+    result = counted(layer_row(counts=replace(NONE, retained=Count(0, 0, 3))))
+    assert "21 requests counted" in lines(result)
+    assert "21 requests counted; ~ varies from request to request" in lines(result, verbose=True)
 
 
 @pytest.mark.parametrize("width", [1, 10, 80])
 def test_without_any_column_there_are_still_the_rows(width: int) -> None:
-    found = counted(layer_row("A"))
-    assert [line.split()[0] for line in second(found, width)] == ["per", "(outside)", "A", "(endpoint)", "(total)"]
+    result = counted(layer_row("A"))
+    assert [line.split()[0] for line in second(result, width)] == ["per", "(outside)", "A", "(endpoint)", "(total)"]
 
 
 # ---- one line ---------------------------------------------------------------------------------------------------
@@ -625,7 +625,7 @@ def test_the_short_form_of_a_run_with_both_has_the_time() -> None:
 MEASURED = [("t.py::test_one", timed(counted(PASSING))), ("t.py::test_two", counted(layer_row(), verdict="fail"))]
 
 
-SHORT = [f"{nodeid} {one_line(found).text}" for nodeid, found in MEASURED]
+SHORT = [f"{nodeid} {one_line(result).text}" for nodeid, result in MEASURED]
 ENVIRONMENT = "CPython 3.13.0, loop asyncio, µs per request"
 
 
@@ -648,9 +648,9 @@ def test_twenty_kept_requests_have_twenty_lines() -> None:
 def test_what_is_the_same_in_many_requests_is_told_once() -> None:
     task = replace(NONE, tasks=Count(1, 1, 1, {f"{BASE_HTTP}__call__": 1}))
     auth = replace(row(0, "Auth", 20.0, 50.0, origin=Origin()), counts=task)
-    found = result(auth, row(1, "GZip", 9.0, 50.0, origin=Origin("starlette")))
-    (advice,) = view(found).advice
-    measured = [(f"t.py::test_{number}", found) for number in range(6)]
+    advised = result(auth, row(1, "GZip", 9.0, 50.0, origin=Origin("starlette")))
+    (advice,) = view(advised).advice
+    measured = [(f"t.py::test_{number}", advised) for number in range(6)]
     shown = [line.text for line in run(measured, "CPython 3.13.0", 300)]
     assert shown[6] == "own: Auth; from starlette: GZip"
     assert flat(" ".join(shown[7:-1])) == f"advice: {advice.text} ({advice.page}); in test_0, test_1, test_2 and 3 more"
@@ -669,12 +669,14 @@ def test_a_very_quiet_run_has_a_line_for_each_request() -> None:
 
 def test_below_a_table_stands_why_a_verdict_is_undecided() -> None:
     near = row(2, "CORSMiddleware", 49.9, 50.0, verdict="undecided", reason="it is near [near-budget]")
-    found = result(PASSING, near, verdict="undecided")
-    shown = list(run([("a", found)], "CPython 3.13.0", 80))
+    undecided = result(PASSING, near, verdict="undecided")
+    shown = list(run([("a", undecided)], "CPython 3.13.0", 80))
     (reason,) = [line for line in shown if "is undecided" in line.text]
     assert (reason.text, reason.style) == ("CORSMiddleware is undecided: it is near [near-budget].", "yellow")
     assert shown[-1].text == "More: mwbudget explain ID, for an ID in [brackets]"
-    assert not any("is undecided" in line.text for line in run([("a", found)], "CPython 3.13.0", 80, in_failures={0}))
+    assert not any(
+        "is undecided" in line.text for line in run([("a", undecided)], "CPython 3.13.0", 80, in_failures={0})
+    )
 
 
 def test_a_table_that_stands_elsewhere_is_not_told_again() -> None:
@@ -688,16 +690,16 @@ def test_an_attempt_that_was_repeated_has_a_line_that_says_so() -> None:
 
 
 def test_a_run_names_its_loops_and_no_unit_where_nothing_was_timed() -> None:
-    found = [(nodeid, replace(MEASURED[1][1], loop=loop)) for nodeid, loop in (("a", "uvloop"), ("b", "asyncio"))]
-    assert [line.text for line in run(found, "CPython 3.13.0", 80)][-1] == "CPython 3.13.0, loop asyncio, uvloop"
+    measured = [(nodeid, replace(MEASURED[1][1], loop=loop)) for nodeid, loop in (("a", "uvloop"), ("b", "asyncio"))]
+    assert [line.text for line in run(measured, "CPython 3.13.0", 80)][-1] == "CPython 3.13.0, loop asyncio, uvloop"
 
 
 # ---- the failure ------------------------------------------------------------------------------------------------
 
 
 def test_reasons_are_what_is_over_and_what_is_open() -> None:
-    found = result(PASSING, FAILING, OPEN, budgets={"total": Judged(200.0, "fail")}, verdict="fail")
-    assert sentences(found) == [
+    failed = result(PASSING, FAILING, OPEN, budgets={"total": Judged(200.0, "fail")}, verdict="fail")
+    assert sentences(failed) == [
         "AuthMiddleware takes 117.2 µs per request, its budget is 50 µs: 67.2 µs too much (66.8 to 67.7).",
         "The whole request takes 245.1 µs per request, its budget is 200 µs: 45.1 µs too much (44.7 to 45.5).",
         "CORSMiddleware is undecided: the interval holds the budget.",
@@ -715,15 +717,15 @@ def test_a_failure_has_layer_budget_excess_with_its_interval_and_what_next() -> 
 
 
 def test_a_failure_holds_the_table() -> None:
-    found = result(PASSING, FAILING, verdict="fail")
-    assert "\n".join(lines(found, 79)) in failure(found, 79)
+    failed = result(PASSING, FAILING, verdict="fail")
+    assert "\n".join(lines(failed, 79)) in failure(failed, 79)
 
 
 def test_a_layer_with_advice_is_told_to_follow_it() -> None:
     counts = replace(NONE, objects=same(484), tasks=Count(1, 1, 1, {f"{BASE_HTTP}__call__.coro": 1}))
-    found = timed(counted(replace(FAILING, counts=counts, occupation=BUSY), verdict="fail"))
-    text = flat(failure(found, 79))
-    (advice,) = advise(found)
+    failed = timed(counted(replace(FAILING, counts=counts, occupation=BUSY), verdict="fail"))
+    text = flat(failure(failed, 79))
+    (advice,) = advise(failed)
     assert f"advice: {advice.text}" in text
     assert "Next: the advice above; or, if this is intended, set layers={'AuthMiddleware': 160} in the marker." in text
 
@@ -746,16 +748,16 @@ def test_a_layer_with_advice_is_told_to_follow_it() -> None:
 )
 def test_the_next_step_names_a_place_in_which_the_budget_can_stand(place: BudgetPlace, layer: str, total: str) -> None:
     assert layer in flat(failure(replace(result(FAILING, verdict="fail"), place=place), 79))
-    found = result(PASSING, budgets={"total": Judged(200.0, "fail")}, verdict="fail")
-    assert total in flat(failure(replace(found, place=place), 79))
+    over_total = result(PASSING, budgets={"total": Judged(200.0, "fail")}, verdict="fail")
+    assert total in flat(failure(replace(over_total, place=place), 79))
 
 
 def test_a_suggested_budget_of_counts_can_be_written_in_each_place() -> None:
     judged: dict[Quantity, Judged] = {"tasks": Judged(0, "fail"), "objects": Judged(9, "fail")}
     layer = replace(FAILING, counts=replace(NONE, objects=same(484), tasks=same(1)), judged=judged)
-    found = counted(layer, verdict="fail")
+    failed = counted(layer, verdict="fail")
     places: tuple[BudgetPlace, ...] = get_args(BudgetPlace)
-    text = {place: flat(failure(replace(found, place=place), 79)) for place in places}
+    text = {place: flat(failure(replace(failed, place=place), 79)) for place in places}
     assert "layers={'AuthMiddleware': {'tasks': 1, 'objects': 484}} in the marker." in text["marker"]
     line = text["file"].rpartition("set ")[2].partition(" in the table")[0]
     assert tomllib.loads(line) == {"layers": {"AuthMiddleware": {"tasks": 1, "objects": 484}}}
@@ -776,9 +778,9 @@ def test_a_failure_with_a_profile_names_the_file_and_the_hottest_functions() -> 
 
 def test_a_failure_names_its_flamegraph_once_and_a_table_below_its_figures() -> None:
     profile = Profile(300, 900, 400.0, ".mw-budget/x-1.html", "p", "s", {})
-    found = replace(result(FAILING, verdict="fail"), profile=profile)
-    assert failure(found, 79).count("x-1.html") == 1
-    assert lines(found)[-1] == "flamegraph: .mw-budget/x-1.html"
+    profiled = replace(result(FAILING, verdict="fail"), profile=profile)
+    assert failure(profiled, 79).count("x-1.html") == 1
+    assert lines(profiled)[-1] == "flamegraph: .mw-budget/x-1.html"
     assert not any("flamegraph" in line for line in lines(result(FAILING)))
 
 
@@ -793,8 +795,8 @@ def test_a_suggested_budget_is_the_row_and_30_percent_in_two_figures_or_whole_mi
 
 
 def test_a_request_over_its_total_says_by_how_much_and_what_next() -> None:
-    found = result(PASSING, budgets={"total": Judged(200.0, "fail")}, verdict="fail")
-    text = flat(failure(found, 79))
+    over_total = result(PASSING, budgets={"total": Judged(200.0, "fail")}, verdict="fail")
+    text = flat(failure(over_total, 79))
     assert text.startswith("GET /health: total 245.1 µs, budget 200 µs")
     assert (
         "The whole request takes 245.1 µs per request, its budget is 200 µs: 45.1 µs too much (44.7 to 45.5)." in text
@@ -817,8 +819,8 @@ def test_what_is_undecided_fails_only_where_the_settings_say_so() -> None:
 
 
 def test_each_open_verdict_has_its_sentence() -> None:
-    found = result(PASSING, OPEN, budgets={"total": Judged(245.0, "undecided", "it is near")})
-    assert sentences(found) == [
+    undecided = result(PASSING, OPEN, budgets={"total": Judged(245.0, "undecided", "it is near")})
+    assert sentences(undecided) == [
         "CORSMiddleware is undecided: the interval holds the budget.",
         "The whole request is undecided: it is near.",
     ]
@@ -872,9 +874,9 @@ def test_a_count_that_varies_is_shown_with_its_range() -> None:
 
 @pytest.mark.parametrize("quantity", ["tasks", "threads", "retained"])
 def test_what_is_over_is_named_with_its_number(quantity: CountedQuantity) -> None:
-    found = failure(counted(failing(quantity, same(12, often=9, seldom=3), 0), verdict="fail"), 79).splitlines()
-    number = next(number for number, line in enumerate(found) if "its budget is" in line)
-    listed = [line.strip() for line in found[number + 1 :] if "×" in line]
+    shown = failure(counted(failing(quantity, same(12, often=9, seldom=3), 0), verdict="fail"), 79).splitlines()
+    number = next(number for number, line in enumerate(shown) if "its budget is" in line)
+    listed = [line.strip() for line in shown[number + 1 :] if "×" in line]
     assert listed == ["9 × shop.often", "3 × shop.seldom"]
 
 
@@ -1042,7 +1044,7 @@ def odd(verdict: Verdict) -> Result:
         layer_row(ODD, counts=counts), us=(50, verdict), objects=(1, verdict), tasks=(1, verdict), threads=(1, verdict)
     )
     report = replace(report, us=us(117.0), occupation=replace(BUSY, blocking=True))
-    report = replace(report, judged={key: replace(one, reason=ODD) for key, one in report.judged.items()})
+    report = replace(report, judged={key: replace(budget, reason=ODD) for key, budget in report.judged.items()})
     merged = row(1, "Merged", None, merged_with=ODD)
     profile = Profile(3, 9, 4.0, ODD, ODD, ODD, {0: (HotFunction(ODD, ODD, 1, 1.0, 1.0),)})
     return but(
@@ -1059,10 +1061,10 @@ def odd(verdict: Verdict) -> Result:
 @pytest.mark.parametrize("verbosity", [-1, 0, 1])
 @pytest.mark.parametrize("verdict", ["fail", "undecided"])
 def test_no_name_ends_a_line_or_colours_it(verdict: Verdict, verbosity: int, width: int) -> None:
-    found = odd(verdict)
-    shown = [line.text for line in run([(ODD, found)], ODD, width, verbosity)]
-    shown += failure(found, width, undecided_fails=True).split("\n")
-    shown += [one_line(found).text, *annotation(found, "error", "t.py", 1).split("%0A")]
+    result = odd(verdict)
+    shown = [line.text for line in run([(ODD, result)], ODD, width, verbosity)]
+    shown += failure(result, width, undecided_fails=True).split("\n")
+    shown += [one_line(result).text, *annotation(result, "error", "t.py", 1).split("%0A")]
     assert [line for line in shown if not line.isprintable()] == []
     assert shown[0].startswith(SHOWN)
 
@@ -1149,10 +1151,10 @@ def test_an_amount_has_its_unit(quantity: Quantity, value: float, text: str) -> 
 )
 def test_names_of_a_table_fit_and_stay_different(names: list[tuple[str, str]], width: int) -> None:
     whole = ["".join(parts) for parts in names]
-    found = distinct(whole, width)
-    assert all(len(one) <= width for one in found)
-    assert len(set(found)) == len(set(whole))
-    assert [one for one, name in zip(found, whole, strict=True) if len(name) <= width] == [
+    shorter = distinct(whole, width)
+    assert all(len(name) <= width for name in shorter)
+    assert len(set(shorter)) == len(set(whole))
+    assert [short for short, name in zip(shorter, whole, strict=True) if len(name) <= width] == [
         name for name in whole if len(name) <= width
     ]
 
@@ -1186,32 +1188,32 @@ def test_counts_over_a_limit_stand_beside_it() -> None:
     ],
 )
 def test_an_interval_that_says_nothing_is_shown_as_not_known(us: Estimate, text: str, span: str) -> None:
-    found = Figure(US, us.estimate, us.low, us.high)
-    assert (found.text, found.span) == (text, span)
+    figure = Figure(US, us.estimate, us.low, us.high)
+    assert (figure.text, figure.span) == (text, span)
 
 
 @relaxed
 @given(text=st.text(max_size=60), width=st.integers(1, 40))
 def test_shortened_text_fits_and_keeps_both_ends(text: str, width: int) -> None:
-    found = shortened(text, width)
+    short = shortened(text, width)
     text = printable(text)
-    assert len(found) <= width
+    assert len(short) <= width
     if len(text) <= width:
-        assert found == text
+        assert short == text
     else:
         head = (width - 1) // 2
-        assert len(found) == width
-        assert found[head] == "…"
-        assert text.startswith(found[:head])
-        assert text.endswith(found[head + 1 :])
+        assert len(short) == width
+        assert short[head] == "…"
+        assert text.startswith(short[:head])
+        assert text.endswith(short[head + 1 :])
 
 
 @relaxed
 @given(words=st.lists(st.text("abc-", min_size=1, max_size=30), max_size=30), width=st.integers(40, 90))
 def test_wrapped_text_loses_no_word_and_fits(words: list[str], width: int) -> None:
-    found = wrapped(" ".join(words), width)
-    assert " ".join(found).split() == words
-    assert all(len(line) <= width for line in found)
+    lines = wrapped(" ".join(words), width)
+    assert " ".join(lines).split() == words
+    assert all(len(line) <= width for line in lines)
 
 
 @pytest.mark.parametrize("name", ["::error file=x::pwned", "  ::error::pwned"])

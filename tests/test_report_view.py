@@ -57,12 +57,12 @@ each_result = pytest.mark.parametrize("found", RESULTS.values(), ids=RESULTS)
 def test_the_rows_are_those_of_the_result_between_outside_and_total(found: Result) -> None:
     shown = view(found)
     assert [row.layer for row in shown.layers] == [row.layer for row in found.layers]
-    assert [one.name for one in shown.layers] == [report.name for report in found.layers]
-    assert [one.verdict for one in shown.layers] == [report.verdict for report in found.layers]
+    assert [shown_row.name for shown_row in shown.layers] == [report.name for report in found.layers]
+    assert [shown_row.verdict for shown_row in shown.layers] == [report.verdict for report in found.layers]
     ends = [found.books and found.books.endpoint, found.ledger and found.ledger.endpoint]
     endpoint = any(end is not None for end in ends)
     frames = ["(outside)", *["(endpoint)"] * endpoint, "(total)"]
-    assert [one.name for one in shown.rows if one.is_frame] == frames
+    assert [shown_row.name for shown_row in shown.rows if shown_row.is_frame] == frames
     assert (shown.rows[0].name, shown.total.name) == ("(outside)", "(total)")
 
 
@@ -95,11 +95,11 @@ def test_the_view_is_the_same_after_the_way_through_json(found: Result) -> None:
 
 
 def test_a_tool_that_was_at_work_is_not_forgotten_in_json() -> None:
-    found = but(UNCOUNTABLE, books=None, floor_us=None, effort=None, disturbed="a tracer was at work")
-    found = replace(found, layers=(replace(found.layers[0], us=None, occupation=None),))
-    back = codec.result(codec.measurement("t", found))
+    disturbed = but(UNCOUNTABLE, books=None, floor_us=None, effort=None, disturbed="a tracer was at work")
+    disturbed = replace(disturbed, layers=(replace(disturbed.layers[0], us=None, occupation=None),))
+    back = codec.result(codec.measurement("t", disturbed))
     assert back.disturbed == "a tracer was at work"
-    assert view(back).headline == view(found).headline == "undecided"
+    assert view(back).headline == view(disturbed).headline == "undecided"
     assert view(back).layers[0].why["us"] == "a tracer was at work"
     assert view(UNCOUNTABLE).headline == "objects cannot be counted here"
 
@@ -113,11 +113,11 @@ def test_a_figure_shows_its_range_or_interval() -> None:
 
 def test_what_has_no_interval_has_no_figure() -> None:
     nothing = Estimate(0.0, -math.inf, math.inf)
-    found = but(result(replace(PASSING, us=nothing)), books=Books(nothing, nothing, None, math.nan))
-    shown = view(found)
-    assert not any("us" in one.figures for one in shown.rows)
+    unbounded = but(result(replace(PASSING, us=nothing)), books=Books(nothing, nothing, None, math.nan))
+    shown = view(unbounded)
+    assert not any("us" in row.figures for row in shown.rows)
     assert (shown.first, shown.costliest, shown.unattributed) == (None, None, "? µs")
-    assert one_line(found).text == "GET /health pass: not known"
+    assert one_line(unbounded).text == "GET /health pass: not known"
 
 
 def test_a_run_without_times_has_no_detection_limit_and_nothing_unattributed() -> None:
@@ -138,8 +138,8 @@ def test_a_result_of_a_run_that_does_not_enforce_has_an_empty_view() -> None:
 def test_a_report_says_once_what_ids_in_brackets_are_for(render: Callable[..., str], note: str, times: int) -> None:
     if render is html:
         pytest.importorskip("jinja2")
-    found = replace(timed(counted(PASSING)), notes=(note, note))
-    text = render(one_run(found, found))
+    noted = replace(timed(counted(PASSING)), notes=(note, note))
+    text = render(one_run(noted, noted))
     assert text.count("mwbudget explain ID") == times
 
 
@@ -160,13 +160,13 @@ def stacks(draw: st.DrawFn) -> Result:
             "tasks": draw(st.integers(0, 3)),
         }
         counts = replace(NONE, objects=same(int(numbers["objects"])), tasks=same(int(numbers["tasks"])))
-        found: dict[Quantity, Judged] = {}
+        budgets: dict[Quantity, Judged] = {}
         for quantity in draw(st.sets(st.sampled_from(list(numbers)))):
             verdict = "fail" if numbers[quantity] > MOST[quantity] else draw(st.sampled_from(["pass", "undecided"]))
-            found[quantity] = Judged(MOST[quantity], verdict, "it is near" if verdict == "undecided" else None)
+            budgets[quantity] = Judged(MOST[quantity], verdict, "it is near" if verdict == "undecided" else None)
         occupation = replace(BUSY, busy=us(numbers["busy_us"]), wait_us=0.0)
         layer = Layer(index, f"Layer{index}", f"shop.Layer{index}", "middleware")
-        layers.append(LayerReport(layer, us(numbers["us"]), "split", occupation, counts, found))
+        layers.append(LayerReport(layer, us(numbers["us"]), "split", occupation, counts, budgets))
     verdict = worst(report.verdict for report in layers if report.verdict)
     return replace(timed(counted(*layers), *layers), verdict=verdict)
 
@@ -178,9 +178,9 @@ def badness(report: LayerReport) -> tuple[bool, bool, float, float]:
     assert report.counts is not None
     values = {"us": report.us.estimate, "busy_us": report.occupation.busy.estimate}
     over = [
-        values.get(quantity, getattr(getattr(report.counts, quantity, None), "count", 0)) / max(one.bound, 0.5)
-        for quantity, one in report.judged.items()
-        if one.verdict == "fail"
+        values.get(quantity, getattr(getattr(report.counts, quantity, None), "count", 0)) / max(budget.bound, 0.5)
+        for quantity, budget in report.judged.items()
+        if budget.verdict == "fail"
     ]
     return report.verdict == "fail", report.verdict == "undecided", max(over, default=0.0), report.us.estimate
 
@@ -218,14 +218,14 @@ def check_first(found: Result, page: Element) -> None:
 
 def check_findings(found: Result, page: str, text: str) -> None:
     shown = view(found)
-    told = " ".join(failure(found, 1000, undecided_fails=True).split())
+    failure_text = " ".join(failure(found, 1000, undecided_fails=True).split())
     sent = annotation(found, "error", "t.py", 1)
     for finding in shown.findings:
-        assert finding.sentence in told
+        assert finding.sentence in failure_text
         assert finding.sentence in sent.replace("%25", "%")
         assert finding.sentence.replace("_", "&#95;") in text or finding.sentence in text
         assert finding.verdict is None or f"{finding.subject} {finding.text}" in page
-    judged = [one.verdict for report in found.layers for one in report.judged.values()]
+    judged = [budget.verdict for report in found.layers for budget in report.judged.values()]
     assert sum(finding.verdict == "fail" for finding in shown.findings) == judged.count("fail")
     assert bool(shown.undecided) == ("undecided" in judged)
 
@@ -249,9 +249,9 @@ def test_a_run_of_counts_in_which_all_pass_has_no_layer_to_look_at() -> None:
 
 def test_layers_that_are_undecided_for_one_reason_share_a_sentence_and_the_request_has_its_own() -> None:
     near = replace(OPEN, layer=replace(OPEN.layer, name="Near"))
-    found = result(OPEN, near, budgets={"total": Judged(245.0, "undecided", "the interval holds it")})
+    different = result(OPEN, near, budgets={"total": Judged(245.0, "undecided", "the interval holds it")})
     reason = OPEN.judged["us"].reason
-    alike = but(found, budgets={"total": Judged(245.0, "undecided", reason)})
+    alike = but(different, budgets={"total": Judged(245.0, "undecided", reason)})
     assert [finding.sentence for finding in view(alike).undecided] == [
         f"CORSMiddleware and Near are undecided: {reason}.",
         f"The whole request is undecided: {reason}.",
@@ -259,15 +259,17 @@ def test_layers_that_are_undecided_for_one_reason_share_a_sentence_and_the_reque
 
 
 def test_an_undecided_layer_is_named_before_a_costlier_one_that_passes() -> None:
-    found = counted(judged(layer_row("Open"), tasks=(0, "undecided")), judged(layer_row("Fine", 1), tasks=(0, "pass")))
-    page = read(html(one_run(found)))
+    undecided = counted(
+        judged(layer_row("Open"), tasks=(0, "undecided")), judged(layer_row("Fine", 1), tasks=(0, "pass"))
+    )
+    page = read(html(one_run(undecided)))
     assert page.all("table", "overview")[0].all("tbody")[0].all("td")[-1].text == "Open undecided"
 
 
 def test_a_stored_failure_without_its_figure_is_still_shown() -> None:
-    found = result(replace(FAILING, us=None), verdict="fail")
-    assert view(found).findings == ()
-    assert "AuthMiddleware" in failure(found, 79)
+    stored = result(replace(FAILING, us=None), verdict="fail")
+    assert view(stored).findings == ()
+    assert "AuthMiddleware" in failure(stored, 79)
 
 
 # ---- executed code ------------------------------------------------------------------------------------------------
@@ -303,8 +305,8 @@ def test_a_layer_that_works_mostly_in_c_is_named(
     )
     report = replace(layer_row(counts=counts), us=us(400.0), occupation=spent)
     result = replace(timed(counted(report)), slowdown=slowdown)
-    (found,) = [row for row in view(result).rows if not row.is_frame]
-    assert found.mostly_c(slowdown or 1.0) is mostly
+    (auth,) = [row for row in view(result).rows if not row.is_frame]
+    assert auth.mostly_c(slowdown or 1.0) is mostly
     assert codec.measurement("t", result)["layers"][0]["mostly_c"] is mostly
     named = "Mostly C code, which bytecodes, calls and py_calls do not see: Auth ("
     assert [note.startswith(named) for note in view(result).notes if note.endswith("[in-c]")] == [True] * bool(mostly)

@@ -163,8 +163,8 @@ def test_all_items_share_the_app_of_a_factory_its_lifespan_a_loop_and_budgets_by
     assert (log[:2], log[-1]) == (["made", "startup"], "shutdown")
     assert [log.count(what) for what in ("made", "startup", "shutdown")] == [1, 1, 1]
     assert len(set(log[2:-1])) == 1
-    found = json.loads(Path("out.json").read_text())["measurements"]
-    layers = [[layer["name"].partition("#")[0] for layer in one["layers"]] for one in found]
+    measurements = json.loads(Path("out.json").read_text())["measurements"]
+    layers = [[layer["name"].partition("#")[0] for layer in measurement["layers"]] for measurement in measurements]
     outer, inner = (["ServerErrorMiddleware", own, "ExceptionMiddleware"] for own in ("Outer", "Inner"))
     assert layers == [outer, [*outer, "Router", "Starlette", *inner]]
 
@@ -220,8 +220,8 @@ def test_requests_of_a_file(shop: pytest.Pytester) -> None:
     result.assert_outcomes(passed=4)
     names = ["GET /echo", "an order", "GET /private", "GET /private (2)"]
     result.stdout.fnmatch_lines([f"mw-budget::{name} PASSED*" for name in names])
-    found = json.loads(Path("out.json").read_text())["measurements"]
-    assert [one["status"] for one in found] == [200, 200, 401, 200]
+    measurements = json.loads(Path("out.json").read_text())["measurements"]
+    assert [measurement["status"] for measurement in measurements] == [200, 200, 401, 200]
 
 
 def test_a_file_of_headers_is_for_all_routes(shop: pytest.Pytester) -> None:
@@ -377,7 +377,7 @@ def test_requests_of_fixtures_use_the_app_and_the_lifespan_of_the_items(shop: py
     measured(shop, "shop:app", "--mw-budget-json=out.json").assert_outcomes(passed=2)
     assert [logged().count(what) for what in ("startup", "shutdown")] == [1, 1]
     assert len(set(logged())) == 3  # they have one loop, too
-    urls = [one["request"]["url"] for one in json.loads(Path("out.json").read_text())["measurements"]]
+    urls = [measurement["request"]["url"] for measurement in json.loads(Path("out.json").read_text())["measurements"]]
     assert urls == ["/health", "/health", "/health", "/api/health"]
 
 

@@ -60,42 +60,42 @@ def loaded(report: LayerReport, **said: Any) -> Result:
 
 def share(of: float, **said: Any) -> LayerReport:
     """Return a layer that costs a share of the requests per second."""
-    found = LayerLoad(share=about(of), **{"method": "bypass", "added_us": about(10.0), **said})
-    return replace(layer("Auth"), load=found)
+    load = LayerLoad(share=about(of), **{"method": "bypass", "added_us": about(10.0), **said})
+    return replace(layer("Auth"), load=load)
 
 
 def changed(before: Result, after: Result) -> dict[tuple[str, str], Change]:
-    found = changes(figures_of(before), figures_of(after), Comparable())
-    return {(one.row, one.quantity): one for one in found}
+    all_changes = changes(figures_of(before), figures_of(after), Comparable())
+    return {(change.row, change.quantity): change for change in all_changes}
 
 
 def words(before: Result, after: Result) -> dict[tuple[str, str], str]:
-    return {key: one.word for key, one in changed(before, after).items()}
+    return {key: change.word for key, change in changed(before, after).items()}
 
 
 # ---- the rows ----------------------------------------------------------------------------------------------------
 
 
 def test_the_rows_stand_from_the_outermost_to_the_whole_request() -> None:
-    found = opened(part("handler"), part("shop.db:get_db", kind="dependency"))
-    assert [(row.name, row.kind) for row in found.rows()] == [
+    measured = opened(part("handler"), part("shop.db:get_db", kind="dependency"))
+    assert [(row.name, row.kind) for row in measured.rows()] == [
         ("(outside)", "frame"),
         ("Auth", "middleware"),
         ("(endpoint)", "frame"),
         ("(total)", "frame"),
     ]
-    assert [(row.key, row.kind) for row in found.rows(parts=True)][3:5] == [
+    assert [(row.key, row.kind) for row in measured.rows(parts=True)][3:5] == [
         ("(endpoint) handler", "part"),
         ("(endpoint) shop.db:get_db", "dependency"),
     ]
 
 
 def test_an_endpoint_without_figures_and_budget_has_no_row() -> None:
-    found = result(layer("Auth"))
-    assert found.books is not None
-    assert found.ledger is not None
-    books, ledger = replace(found.books, endpoint=None), replace(found.ledger, endpoint=None)
-    without = but(found, books=books, ledger=ledger)
+    measured = result(layer("Auth"))
+    assert measured.books is not None
+    assert measured.ledger is not None
+    books, ledger = replace(measured.books, endpoint=None), replace(measured.ledger, endpoint=None)
+    without = but(measured, books=books, ledger=ledger)
     assert "(endpoint)" not in [row.name for row in without.rows()]
     budgeted = but(without, budgets={"endpoint": Judged(50.0, "undecided", "it is merged")})
     assert [row.judged for row in budgeted.rows() if row.name == "(endpoint)"] == [
@@ -118,8 +118,8 @@ def test_a_row_has_every_figure_of_its_layer() -> None:
 
 
 def test_limits_are_of_layers_and_never_of_a_part_of_the_same_name() -> None:
-    found = opened(part("Auth", 900.0))
-    of_rows = costs(replace(found, slowdown=1.0), RECORDABLE)
+    measured = opened(part("Auth", 900.0))
+    of_rows = costs(replace(measured, slowdown=1.0), RECORDABLE)
     assert of_rows.keys() == {"(outside)", "Auth", "(endpoint)", "(total)"}
     assert of_rows["Auth"]["us"].typical == 50.0
 
@@ -135,9 +135,9 @@ def test_the_figure_of_a_count_is_the_typical_number_with_the_range_that_judges_
     assert row.figure("calls") is None
     assert row.figure("us") == about(50.0)
     assert layer("Auth", None).figure("us") is None
-    found = result(row)
-    assert found.figure("Auth", "objects") == row.figure("objects")
-    assert found.figure("Gone", "objects") is None
+    measured = result(row)
+    assert measured.figure("Auth", "objects") == row.figure("objects")
+    assert measured.figure("Gone", "objects") is None
 
 
 # ---- comparisons -------------------------------------------------------------------------------------------------
@@ -153,14 +153,14 @@ def test_parts_are_compared_only_where_both_runs_opened_the_endpoint() -> None:
 
 
 def test_a_new_dependency_is_a_new_part() -> None:
-    found = words(opened(part("handler")), opened(part("handler"), part("shop:get_db", kind="dependency")))
-    assert found["(endpoint) shop:get_db", "us"] == "new"
-    assert found["(endpoint) handler", "us"] == "same"
+    word_of = words(opened(part("handler")), opened(part("handler"), part("shop:get_db", kind="dependency")))
+    assert word_of["(endpoint) shop:get_db", "us"] == "new"
+    assert word_of["(endpoint) handler", "us"] == "same"
 
 
 def test_a_part_and_a_layer_of_one_name_are_two_rows() -> None:
-    found = words(opened(part("Auth", 20.0)), opened(part("Auth", 90.0)))
-    assert (found["Auth", "us"], found["(endpoint) Auth", "us"]) == ("same", "slower")
+    word_of = words(opened(part("Auth", 20.0)), opened(part("Auth", 90.0)))
+    assert (word_of["Auth", "us"], word_of["(endpoint) Auth", "us"]) == ("same", "slower")
     shown = replace(
         opened(part("Auth", 90.0)), changes=(*changed(opened(part("Auth")), opened(part("Auth", 90.0))).values(),)
     )
@@ -170,7 +170,7 @@ def test_a_part_and_a_layer_of_one_name_are_two_rows() -> None:
 def test_a_count_of_the_endpoint_is_told_by_its_parts() -> None:
     def told_of(*before_and_after: Result) -> list[str]:
         changes = changed(*before_and_after).values()
-        return [one.row for one in without_implied([*changes]) if one.quantity == "objects" and one.changed]
+        return [change.row for change in without_implied([*changes]) if change.quantity == "objects" and change.changed]
 
     more = counts(objects=Count(150, 150, 150))
     before = opened(part("handler"))
@@ -216,7 +216,7 @@ def test_a_percentile_is_told_where_it_changed_and_the_typical_time_did_not() ->
     assert "p99_us 90.0 → 500.0 µs" in sentences(tailed(50.0, 90.0), tailed(50.0, 500.0))
     assert "p99_us" not in sentences(tailed(50.0, 90.0), tailed(300.0, 500.0))
     same = without_implied([*changed(tailed(50.0, 90.0), tailed(50.0, 91.0)).values()])
-    assert not any(one.quantity == "p99_us" for one in same)
+    assert not any(change.quantity == "p99_us" for change in same)
 
 
 @pytest.mark.parametrize(
@@ -228,17 +228,17 @@ def test_fewer_requests_per_second_are_slower(after: dict[str, float], word: str
 
 
 def test_latency_and_share_are_slower_when_they_rise() -> None:
-    found = words(loaded(share(0.05)), loaded(share(0.2), p99_ms=about(90.0)))
-    assert found["(total)", "p99_ms"] == "slower"
-    assert found["Auth", "rps_share"] == "slower"
-    assert found["(total)", "p50_ms"] == "same"
+    word_of = words(loaded(share(0.05)), loaded(share(0.2), p99_ms=about(90.0)))
+    assert word_of["(total)", "p99_ms"] == "slower"
+    assert word_of["Auth", "rps_share"] == "slower"
+    assert word_of["(total)", "p50_ms"] == "same"
 
 
 @pytest.mark.parametrize("said", [{"clients": 10}, {"server": "uvicorn 0.30 on uvloop"}, {"quiet": 2}])
 def test_figures_under_another_load_are_not_comparable(said: dict[str, Any]) -> None:
-    found = changed(loaded(share(0.05)), loaded(share(0.2), rps=about(900.0), **said))
-    assert {found["(total)", "rps"].word, found["Auth", "rps_share"].word} == {"not comparable"}
-    assert found["Auth", "us"].word == "same"
+    change_of = changed(loaded(share(0.05)), loaded(share(0.2), rps=about(900.0), **said))
+    assert {change_of["(total)", "rps"].word, change_of["Auth", "rps_share"].word} == {"not comparable"}
+    assert change_of["Auth", "us"].word == "same"
 
 
 def test_a_machine_that_was_slow_under_load_explains_fewer_requests_per_second() -> None:
@@ -256,25 +256,25 @@ def test_a_share_of_the_split_is_not_compared() -> None:
 
 def test_changes_under_load_have_their_units() -> None:
     before, after = loaded(share(0.05)), loaded(share(0.2), rps=about(2000.0), p99_ms=about(90.0))
-    said = " ".join(of_rows([*changed(before, after).values()], timed=False))
-    assert "rps_share 5.0% → 20.0% (+15.0%)" in said
-    assert "rps 5,000 → 2,000 (-3,000), p99_ms 40.0 → 90.0 ms (+50.0)" in said
+    text = " ".join(of_rows([*changed(before, after).values()], timed=False))
+    assert "rps_share 5.0% → 20.0% (+15.0%)" in text
+    assert "rps 5,000 → 2,000 (-3,000), p99_ms 40.0 → 90.0 ms (+50.0)" in text
 
 
 def test_the_history_keeps_parts_and_figures_under_load() -> None:
-    found = replace(loaded(share(0.0512)), endpoint=EndpointReport((part("serialize"),)))
-    (figures,) = read_line(line_of(one_run(found))).requests.values()
-    assert figures.load == figures_of(found).load
+    measured = replace(loaded(share(0.0512)), endpoint=EndpointReport((part("serialize"),)))
+    (figures,) = read_line(line_of(one_run(measured))).requests.values()
+    assert figures.load == figures_of(measured).load
     assert figures.rows["Auth"].figures["rps_share"].estimate == 0.0512
     assert figures.rows["(endpoint) serialize"].figures["us"] == about(20.0)
 
 
 def test_charts_draw_what_is_known_under_load_and_parts_that_changed() -> None:
     def drawn(*results: Result) -> set[tuple[str, str]]:
-        (past,) = over_time([history_run(RUN, [("t", one)]) for one in results]).values()
-        found = charts(past)
-        assert found is not None
-        return {(one["row"], one["quantity"]) for one in found["charts"]}
+        (past,) = over_time([history_run(RUN, [("t", result)]) for result in results]).values()
+        data = charts(past)
+        assert data is not None
+        return {(chart["row"], chart["quantity"]) for chart in data["charts"]}
 
     first = replace(loaded(share(0.05)), endpoint=EndpointReport((part("serialize"),)))
     second = replace(first, endpoint=EndpointReport((part("serialize", 90.0),)))
@@ -284,9 +284,9 @@ def test_charts_draw_what_is_known_under_load_and_parts_that_changed() -> None:
 
 
 def test_the_past_has_no_points_of_another_load() -> None:
-    runs = [history_run(RUN, [("t", loaded(share(0.05), **said))]) for said in ({"clients": 10}, {}, {})]
+    runs = [history_run(RUN, [("t", loaded(share(0.05), **load))]) for load in ({"clients": 10}, {}, {})]
     (past,) = over_time(runs).values()
-    (series,) = [one for one in past.series if one.quantity == "rps"]
+    (series,) = [series for series in past.series if series.quantity == "rps"]
     assert [point is not None for point in series.points] == [False, True, True]
 
 
@@ -303,23 +303,27 @@ STREAM = replace(
 
 
 def test_junit_has_the_further_figures_of_the_worst_layer() -> None:
-    found = dict(properties([result(STREAM)]))
-    further = {key: value for key, value in found.items() if key.endswith(("saves_us", "message", "byte_us", "p99_us"))}
+    junit_properties = dict(properties([result(STREAM)]))
+    further = {
+        key: value
+        for key, value in junit_properties.items()
+        if key.endswith(("saves_us", "message", "byte_us", "p99_us"))
+    }
     assert further == {
         "mw_budget.worst_layer_saves_us": 55.0,
         "mw_budget.worst_layer_us_per_message": 3.0,
         "mw_budget.worst_layer_first_byte_us": 7.0,
         "mw_budget.worst_layer_p99_us": 90.0,
     }
-    assert found["mw_budget.worst_layer_us_per_1000"] == 2.0
-    assert found["mw_budget.worst_layer_lasting"] == 3.0
+    assert junit_properties["mw_budget.worst_layer_us_per_1000"] == 2.0
+    assert junit_properties["mw_budget.worst_layer_lasting"] == 3.0
 
 
 def test_junit_has_the_worst_part_of_the_endpoint() -> None:
     over = part("serialize", 90.0, judged={"us": Judged(50.0, "fail")})
-    found = dict(properties([opened(part("handler", 300.0), over)]))
-    assert found["mw_budget.worst_part"] == "serialize"
-    assert found["mw_budget.worst_part_us"] == 90.0
+    junit_properties = dict(properties([opened(part("handler", 300.0), over)]))
+    assert junit_properties["mw_budget.worst_part"] == "serialize"
+    assert junit_properties["mw_budget.worst_part_us"] == 90.0
     assert "mw_budget.worst_part" not in dict(properties([result(layer("Auth"))]))
 
 
@@ -327,9 +331,9 @@ def test_junit_has_the_figures_under_load_and_the_layer_over_its_share() -> None
     over = replace(share(0.05), layer=Layer(1, "Over", "shop.Over", "middleware"))
     assert over.load is not None
     over = replace(over, load=replace(over.load, judged=Judged(0.01, "fail")))
-    found = loaded(share(0.3))
-    found = replace(found, layers=(*found.layers, over))
-    assert {key: value for key, value in properties([found]) if key.startswith("mw_budget.load_")} == {
+    measured = loaded(share(0.3))
+    measured = replace(measured, layers=(*measured.layers, over))
+    assert {key: value for key, value in properties([measured]) if key.startswith("mw_budget.load_")} == {
         "mw_budget.load_clients": 100,
         "mw_budget.load_rps": 5000.0,
         "mw_budget.load_p50_ms": 20.0,
@@ -353,12 +357,12 @@ def test_the_page_has_one_table_of_an_app_under_load_and_sorts_its_budgets_by_nu
 
 def test_the_json_of_every_figure_keeps_the_schema_and_is_read_again() -> None:
     before, after = loaded(share(0.05), slowdown=1.2), loaded(share(0.2), rps=about(2000.0))
-    found = replace(after, layers=(*after.layers, STREAM), endpoint=EndpointReport((part("serialize"),)))
-    found = replace(found, changes=(*changed(before, after).values(),))
-    assert misfits(written(found)) == []
-    again = codec.result(codec.measurement("t", found))
-    assert (again.load, again.layers[1].trend) == (found.load, STREAM.trend)
-    assert [row.estimates for row in again.rows(parts=True)] == [row.estimates for row in found.rows(parts=True)]
+    measured = replace(after, layers=(*after.layers, STREAM), endpoint=EndpointReport((part("serialize"),)))
+    measured = replace(measured, changes=(*changed(before, after).values(),))
+    assert misfits(written(measured)) == []
+    again = codec.result(codec.measurement("t", measured))
+    assert (again.load, again.layers[1].trend) == (measured.load, STREAM.trend)
+    assert [row.estimates for row in again.rows(parts=True)] == [row.estimates for row in measured.rows(parts=True)]
 
 
 def test_markdown_has_columns_by_message_only_where_messages_pass() -> None:

@@ -59,9 +59,9 @@ def test_the_table_of_starlette_with_its_mounts() -> None:
             Host("api.example.org", inner),
         ]
     )
-    found = routes_of(app)
-    assert found.paths == ("/a", "/shelf", "/raw", "/inner/", "/inner/b", "/wrapped/", "/wrapped/b")
-    assert found.left_out == {
+    routes = routes_of(app)
+    assert routes.paths == ("/a", "/shelf", "/raw", "/inner/", "/inner/b", "/wrapped/", "/wrapped/b")
+    assert routes.left_out == {
         "/write": "no GET",
         "/desk": "no GET",
         "/inner/b/{number:int}": "path parameters",
@@ -88,10 +88,10 @@ def test_the_table_of_fastapi_with_included_routers_and_without_its_documentatio
     app.api_route("/both", methods=["GET", "POST"])(answer)
     app.websocket("/socket")(answer)
     app.mount("/mounted", plain())
-    found = routes_of(app)
-    assert found.paths == ("/root/branch/leaf/a", "/both", "/mounted/a")
-    assert found.left_out["/openapi.json"] == found.left_out["/docs"] == "of fastapi itself"
-    assert found.left_out["/root/branch/leaf/{number}"] == "path parameters"
+    routes = routes_of(app)
+    assert routes.paths == ("/root/branch/leaf/a", "/both", "/mounted/a")
+    assert routes.left_out["/openapi.json"] == routes.left_out["/docs"] == "of fastapi itself"
+    assert routes.left_out["/root/branch/leaf/{number}"] == "path parameters"
 
 
 def test_the_table_of_litestar() -> None:
@@ -101,10 +101,10 @@ def test_the_table_of_litestar() -> None:
 
     # Handlers are the framework's when their functions are.
     handlers = [litestar.get(path)(none) for path in ("/a", "/a/{number:int}")]
-    found = routes_of(litestar.Litestar([*handlers, litestar.post("/write")(none)]))
-    assert found.paths == ("/a",)
-    assert (found.left_out["/a/{number:int}"], found.left_out["/write"]) == ("path parameters", "no GET")
-    assert found.left_out["/schema"] == "of litestar itself"
+    routes = routes_of(litestar.Litestar([*handlers, litestar.post("/write")(none)]))
+    assert routes.paths == ("/a",)
+    assert (routes.left_out["/a/{number:int}"], routes.left_out["/write"]) == ("path parameters", "no GET")
+    assert routes.left_out["/schema"] == "of litestar itself"
 
 
 def test_a_map_of_werkzeug() -> None:
@@ -121,9 +121,9 @@ def test_a_map_of_werkzeug() -> None:
 
 def test_a_schema_where_there_is_no_table() -> None:
     paths = {"/a": {"get": {}}, "/a/{number}": {"get": {}}, "/write": {"post": {}}}
-    found = routes_of(SimpleNamespace(openapi=lambda: {"paths": paths}))
-    assert found.paths == ("/a",)
-    assert found.left_out == {"/a/{number}": "path parameters", "/write": "no GET"}
+    routes = routes_of(SimpleNamespace(openapi=lambda: {"paths": paths}))
+    assert routes.paths == ("/a",)
+    assert routes.left_out == {"/a/{number}": "path parameters", "/write": "no GET"}
 
 
 def test_a_schema_that_cannot_be_made() -> None:

@@ -134,8 +134,8 @@ INSIDE: dict[str, Callable[[], App]] = {
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_bypass_saves_exactly_the_instructions_of_the_layer(layer: str) -> None:
     with unchanged_code():  # looks at every object of the process, so it is entered once
-        found = {name: asyncio.run(saved_opcodes(LAYERS[layer], inside())) for name, inside in INSIDE.items()}
-    for name, (bypassed, rebuilt) in found.items():
+        instructions = {name: asyncio.run(saved_opcodes(LAYERS[layer], inside())) for name, inside in INSIDE.items()}
+    for name, (bypassed, rebuilt) in instructions.items():
         assert bypassed == rebuilt > 0, name
 
 
@@ -220,20 +220,20 @@ def measured(
 
 
 def saved(measurement: Measurement, name: str) -> float:
-    found = measurement.layer(name).saves
-    assert found is not None
-    assert found.us is not None
-    assert found.why is None
-    assert found.us.low <= found.us.estimate <= found.us.high
-    return found.us.estimate
+    saves = measurement.layer(name).saves
+    assert saves is not None
+    assert saves.us is not None
+    assert saves.why is None
+    assert saves.us.low <= saves.us.estimate <= saves.us.high
+    return saves.us.estimate
 
 
 def why(measurement: Measurement, name: str) -> str:
-    found = measurement.layer(name).saves
-    assert found is not None
-    assert found.us is None
-    assert found.why is not None
-    return found.why
+    saves = measurement.layer(name).saves
+    assert saves is not None
+    assert saves.us is None
+    assert saves.why is not None
+    return saves.why
 
 
 @pytest.mark.parametrize("read_ns", [0, 70])
@@ -448,10 +448,10 @@ def test_a_failure_that_a_whole_request_contradicts_is_undecided(saves: bool) ->
     app = Costly(Prefetching(ForUsers(clock, us=20), clock), clock, before=20)
     measurement = measured(app, clock, saves=saves, budgets=Budgets({"us": 50}))
     assert row_us(measurement, "Prefetching") == pytest.approx(90, abs=0.01)
-    told = reason(measurement.layer("Prefetching"))
-    assert told.startswith("by its row the layer takes 90.0 µs (")
-    assert "a whole request without it is 10.0 µs shorter (" in told
-    assert told.endswith("[contradicted]")
+    sentence = reason(measurement.layer("Prefetching"))
+    assert sentence.startswith("by its row the layer takes 90.0 µs (")
+    assert "a whole request without it is 10.0 µs shorter (" in sentence
+    assert sentence.endswith("[contradicted]")
     assert measurement.layer("Costly").verdict == "pass"
     assert measurement.verdict == "undecided"
     assert (measurement.layer("Prefetching").saves is not None) is saves
@@ -489,9 +489,9 @@ def test_a_pass_of_a_layer_that_spawns_tasks_is_compared_with_a_whole_request() 
     endpoint = ForUsers(clock, us=600)
     measurement = measured(TaskLogin(endpoint, clock), clock, saves=False, budgets=Budgets({"us": 50}))
     assert row_us(measurement, "TaskLogin") == pytest.approx(10, abs=0.01)
-    told = reason(measurement.layer("TaskLogin"))
-    assert told.startswith("by its row the layer takes 10.0 µs (")
-    assert "a whole request without it is 510.0 µs shorter (" in told
+    sentence = reason(measurement.layer("TaskLogin"))
+    assert sentence.startswith("by its row the layer takes 10.0 µs (")
+    assert "a whole request without it is 510.0 µs shorter (" in sentence
     assert endpoint.sent_past > 0
 
 
@@ -531,7 +531,9 @@ def test_the_second_witness_takes_little_time_and_changes_no_row() -> None:
         measurement = measured(app, clock, saves=False, budgets=Budgets({"us": 50}), witness_ns=witness_ns)
         runs[witness_ns > 0] = measurement, endpoint.requests
     (plain, requests), (witnessed, more) = runs[False], runs[True]
-    assert [replace(one, judged={}) for one in plain.layers] == [replace(one, judged={}) for one in witnessed.layers]
+    assert [replace(report, judged={}) for report in plain.layers] == [
+        replace(report, judged={}) for report in witnessed.layers
+    ]
     assert plain.layer("Costly").verdict == witnessed.layer("Costly").verdict == "fail"
     assert plain.books == witnessed.books
     assert more - requests == requests_of(witnessed) - requests_of(plain)
@@ -562,7 +564,7 @@ LAYERS_US = {EntryIndex(index): us for index, us in enumerate([0.2, 8.0, 26.0, 1
 
 def simulated(chance: random.Random, rounds: int, *, memory: float = 0.98, step_us: float = 0.3) -> list[Round]:
     """Simulate requests of 150 µs with heavy tails, and drift: noise with a memory that all requests share."""
-    drift_us, found = 0.0, []
+    drift_us, blocks_by_round = 0.0, []
     for _ in range(rounds):
         blocks: list[tuple[Arm, Series]] = [(arm, Series()) for arm in (None, *LAYERS_US)]
         for arm, series in chance.sample(blocks, len(blocks)):
@@ -571,8 +573,8 @@ def simulated(chance: random.Random, rounds: int, *, memory: float = 0.98, step_
                 tail_us = chance.expovariate(1 / 40) if chance.random() < 0.1 else 0.0
                 us = 150 - (0.0 if arm is None else LAYERS_US[arm]) + drift_us + tail_us + abs(chance.gauss(0, 2))
                 series.add(1000 * us, 2400 * chance.lognormvariate(0, 0.01))
-        found.append(blocks)
-    return found
+        blocks_by_round.append(blocks)
+    return blocks_by_round
 
 
 @pytest.mark.parametrize("rounds", [16, 40])
@@ -581,12 +583,12 @@ def test_the_intervals_of_all_layers_hold_jointly(rounds: int, memory: float, st
     chance, runs, held, widths = random.Random(3), 100, 0, []
     for _ in range(runs):
         made = simulated(chance, rounds, memory=memory, step_us=step_us)
-        found = savings(made, dict.fromkeys(LAYERS_US, False), whole_us=0.0, quick_ns=2400.0)
+        saves_of = savings(made, dict.fromkeys(LAYERS_US, False), whole_us=0.0, quick_ns=2400.0)
         # The known error of the method would hide intervals that are too narrow.
         ends = {
-            index: one.us.widened(-method_us(one.us.estimate, 0.0))
-            for index, one in found.items()
-            if one.us is not None
+            index: saves.us.widened(-method_us(saves.us.estimate, 0.0))
+            for index, saves in saves_of.items()
+            if saves.us is not None
         }
         assert ends.keys() == LAYERS_US.keys()
         widths += [us.half_width for us in ends.values()]
@@ -598,8 +600,8 @@ def test_the_intervals_of_all_layers_hold_jointly(rounds: int, memory: float, st
 
 def test_too_few_requests_and_a_slow_machine_are_reasons() -> None:
     chance, layers = random.Random(3), dict.fromkeys(LAYERS_US, False)
-    assert {one.why for one in savings(simulated(chance, 2), layers, 150.0, quick_ns=2400.0).values()} == {FEW}
-    assert {one.why for one in savings([], layers, 150.0, quick_ns=2400.0).values()} == {FEW}
+    assert {saves.why for saves in savings(simulated(chance, 2), layers, 150.0, quick_ns=2400.0).values()} == {FEW}
+    assert {saves.why for saves in savings([], layers, 150.0, quick_ns=2400.0).values()} == {FEW}
     slow = savings(simulated(chance, 60), layers, 150.0, quick_ns=1500.0)[EntryIndex(0)]
     assert slow.us is None
     assert slow.why is not None

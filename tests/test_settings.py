@@ -13,7 +13,7 @@ from pytest_mwbudget.config.settings import MARKER_KEYS, Settings, merge
 from pytest_mwbudget.errors import SettingError
 from pytest_mwbudget.model.quantities import COUNTED, RPS_SHARE, budgeted
 
-BUDGETED = tuple(one for one in budgeted("layer") if one != RPS_SHARE)
+BUDGETED = tuple(quantity for quantity in budgeted("layer") if quantity != RPS_SHARE)
 
 
 @pytest.fixture(autouse=True)

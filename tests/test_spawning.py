@@ -128,9 +128,9 @@ class Ways(Noop):
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_tasks_are_seen_however_they_are_made(loop: LoopName) -> None:
-    found = counts(counted(Noop(Ways(hello)), loop=loop), "Ways").tasks
+    tasks = counts(counted(Noop(Ways(hello)), loop=loop), "Ways").tasks
     names = {"direct": 1, "ensured": 1, "by_the_loop": 1, "gathered": 2, "shielded": 1, "grouped": 1}
-    assert dict(found.kinds) == {f"{__name__}.Ways.{name}": number for name, number in names.items()}
+    assert dict(tasks.kinds) == {f"{__name__}.Ways.{name}": number for name, number in names.items()}
 
 
 class Keeps(Noop):
@@ -178,12 +178,12 @@ def test_tasks_are_seen_where_what_makes_them_was_kept(loop: LoopName, factory: 
             )
 
     measurement = loops.run(loop, main)
-    found = counts(measurement, "Keeps")
-    assert dict(found.tasks.kinds) == {f"{__name__}.Keeps.child": 6}
-    assert found.tasks.exact
+    layer_counts = counts(measurement, "Keeps")
+    assert dict(layer_counts.tasks.kinds) == {f"{__name__}.Keeps.child": 6}
+    assert layer_counts.tasks.exact
     if COUNTS_OBJECTS:
-        assert found.objects.kinds[OWN] == 30
-        assert found.objects.kinds["_asyncio.Task"] == 6
+        assert layer_counts.objects.kinds[OWN] == 30
+        assert layer_counts.objects.kinds["_asyncio.Task"] == 6
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
@@ -234,15 +234,15 @@ def test_a_callback_is_its_layers_where_call_soon_was_kept() -> None:
         await asyncio.sleep(0.001)
         await hello(scope, receive, send)
 
-    found = counts(counted(Noop(Soon(Noop(waits)))), "Soon").tasks
-    assert (found.count, found.low, found.high) == (1, 1, 1)
+    tasks = counts(counted(Noop(Soon(Noop(waits)))), "Soon").tasks
+    assert (tasks.count, tasks.low, tasks.high) == (1, 1, 1)
 
 
 async def made_unwatched_and_watched(function: Callable[[], None]) -> list[dict[type, int]]:
     """Return the objects that a function makes in this thread without and with the watch on tasks and threads."""
     from pytest_mwbudget.counting import _core as core
 
-    found = []
+    objects = []
     for watched in (False, True):
         with garbage_collection_paused():
             core.start(4)
@@ -254,9 +254,9 @@ async def made_unwatched_and_watched(function: Callable[[], None]) -> list[dict[
                         _, made = core.take()
             finally:
                 core.stop()
-        found.append({kind: number for owner, kind, number in made if owner == 0})
+        objects.append({kind: number for owner, kind, number in made if owner == 0})
         await asyncio.sleep(0)
-    return found
+    return objects
 
 
 @needs_objects
@@ -317,11 +317,11 @@ def test_eager_tasks_are_charged_to_their_layer() -> None:
     async def main() -> Measurement:
         asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
         request = build_request("GET", "/", {})
-        found = await engine.measure(
+        measurement = await engine.measure(
             basic(SpawnsInAGroup, PassThrough), request, COUNT_ONLY, Environment(schedule=FAST_SCHEDULE)
         )
         assert asyncio.get_running_loop().get_task_factory() is asyncio.eager_task_factory
-        return found
+        return measurement
 
     measurement = asyncio.run(main())
     assert number(counts(measurement, "SpawnsInAGroup").tasks) == 3
@@ -354,9 +354,9 @@ class SpawnsForTrio(Noop):
 
 def test_trios_tasks_are_seen_however_they_are_made() -> None:
     pytest.importorskip("trio")
-    found = counts(counted(Noop(SpawnsForTrio(hello)), loop="trio"), "SpawnsForTrio").tasks
+    tasks = counts(counted(Noop(SpawnsForTrio(hello)), loop="trio"), "SpawnsForTrio").tasks
     place = f"{__name__}.SpawnsForTrio"
-    assert dict(found.kinds) == {f"{place}.soon": 2, f"{place}.started": 1, f"{place}.system": 1}
+    assert dict(tasks.kinds) == {f"{place}.soon": 2, f"{place}.started": 1, f"{place}.system": 1}
 
 
 @needs_objects
@@ -371,10 +371,10 @@ def test_what_the_measurement_does_after_a_layer_spawned_a_system_task_is_nobody
             await self.app(scope, receive, send)
 
     measurement = counted(Noop(Spawns(Noop(hello))), loop="trio")
-    found = counts(measurement, "Spawns")
-    assert found.tasks.high == 1
-    assert found.objects.high < 120
-    assert not any(kind.startswith("pytest_mwbudget") for kind in found.objects.kinds)
+    layer_counts = counts(measurement, "Spawns")
+    assert layer_counts.tasks.high == 1
+    assert layer_counts.objects.high < 120
+    assert not any(kind.startswith("pytest_mwbudget") for kind in layer_counts.objects.kinds)
 
 
 def test_a_task_that_was_there_before_is_nobodys() -> None:
@@ -391,9 +391,9 @@ def test_a_task_that_was_there_before_is_nobodys() -> None:
     async def main() -> Measurement:
         other = asyncio.create_task(busy_elsewhere())
         request = build_request("GET", "/", {})
-        found = await engine.measure(Noop(Waits(hello)), request, COUNT_ONLY, Environment(schedule=FAST_SCHEDULE))
+        measurement = await engine.measure(Noop(Waits(hello)), request, COUNT_ONLY, Environment(schedule=FAST_SCHEDULE))
         other.cancel()
-        return found
+        return measurement
 
     measurement = asyncio.run(main())
     assert measurement.ledger is not None
@@ -435,16 +435,16 @@ def test_what_a_library_of_threads_exports_is_work_like_any_other(loop: LoopName
             await anyio.to_thread.run_sync(anyio.from_thread.run, anyio.sleep, 0)
             await self.app(scope, receive, send)
 
-    found = counts(counted(ComesBack(hello), loop=loop), "ComesBack").threads
-    assert dict(found.kinds) == {"anyio.from_thread.run": 1}
+    threads = counts(counted(ComesBack(hello), loop=loop), "ComesBack").threads
+    assert dict(threads.kinds) == {"anyio.from_thread.run": 1}
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_work_for_threads_is_seen_however_it_gets_there(loop: LoopName) -> None:
     measurement = counted(Noop(HandsOver(Noop(hello))), loop=loop)
-    found = counts(measurement, "HandsOver").threads
-    assert dict(found.kinds) == {f"{__name__}.work": 4, f"{__name__}.HandsOver.own": 1}
-    assert found.exact
+    threads = counts(measurement, "HandsOver").threads
+    assert dict(threads.kinds) == {f"{__name__}.work": 4, f"{__name__}.HandsOver.own": 1}
+    assert threads.exact
     assert counts(measurement, "Noop#1").threads.high == 0
 
 

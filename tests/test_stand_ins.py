@@ -383,15 +383,15 @@ def test_a_bound_method_and_its_stand_in_are_bound_to_the_same() -> None:
 def test_a_partial_and_its_stand_in_tell_the_same() -> None:
     original = functools.partial(probe, 1, two=2)
     first = stand_in_for(original, probe)
-    for one in (first, stand_in_for(first, probe)):
-        assert isinstance(one, functools.partial)
-        assert (one.func, one.args, one.keywords) == (probe, (1,), {"two": 2})
-        assert one == original
-        assert hash(one) == hash(original)
-        assert repr(one) == repr(original)
-        assert asyncio.run(copy.copy(one)(3)) == ((1, 3), {"two": 2})
-        assert asyncio.run(one(3, four=4)) == ((3,), {"four": 4})
-        assert functools.partial(one, 2).func is one
+    for stand_in in (first, stand_in_for(first, probe)):
+        assert isinstance(stand_in, functools.partial)
+        assert (stand_in.func, stand_in.args, stand_in.keywords) == (probe, (1,), {"two": 2})
+        assert stand_in == original
+        assert hash(stand_in) == hash(original)
+        assert repr(stand_in) == repr(original)
+        assert asyncio.run(copy.copy(stand_in)(3)) == ((1, 3), {"two": 2})
+        assert asyncio.run(stand_in(3, four=4)) == ((3,), {"four": 4})
+        assert functools.partial(stand_in, 2).func is stand_in
     first.mark = 1
     assert vars(original) == vars(first) == {"mark": 1}
     assert functools.update_wrapper(lambda: None, first).mark == 1  # type: ignore[attr-defined]
@@ -421,9 +421,9 @@ class Told:
 
 
 def test_an_object_is_called_through_whatever_its_class_has() -> None:
-    told = Told()
-    called, stand_in = stand_in_for_callable(told, probe)
-    assert called is told
+    original = Told()
+    called, stand_in = stand_in_for_callable(original, probe)
+    assert called is original
     assert asyncio.run(stand_in(2)) == ((2,), {})
 
 
@@ -556,12 +556,12 @@ def test_a_stand_in_has_the_special_methods_of_its_object() -> None:
 
 
 def test_a_stand_in_has_no_special_method_that_its_object_has_not() -> None:
-    for one in (stand_in_for(Unsized(), probe), stand_in_for(functools.partial(probe), probe)):
-        assert one
+    for stand_in in (stand_in_for(Unsized(), probe), stand_in_for(functools.partial(probe), probe)):
+        assert stand_in
         with pytest.raises(TypeError, match="has no len"):
-            len(one)  # type: ignore[arg-type]
+            len(stand_in)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="not iterable"):
-            iter(one)  # type: ignore[call-overload]
+            iter(stand_in)  # type: ignore[call-overload]
 
 
 def test_an_awaitable_and_its_stand_in_are_called_and_measured_alike() -> None:

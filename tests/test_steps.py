@@ -56,8 +56,8 @@ def calls(app: App, loop: Any, before: Callable[[], Awaitable[None]] | None = No
     """Return the calls by owner: the harness, the layers from the outermost, …."""
     if loop != "asyncio":
         pytest.importorskip(loop)
-    found = loops.run(loop, lambda: by_row(app, before))
-    return [ns / CALL_NS for ns in found.ns]
+    used = loops.run(loop, lambda: by_row(app, before))
+    return [ns / CALL_NS for ns in used.ns]
 
 
 def assert_charged(found: list[float], row: int, times: int = 1) -> None:
@@ -267,9 +267,9 @@ def test_work_that_was_there_before_is_in_no_row(loop: str) -> None:
 
     if loop != "asyncio":
         pytest.importorskip(loop)
-    found = loops.run(loop, main)  # type: ignore[arg-type]
-    *rows, others = [ns / CALL_NS for ns in found.ns]
-    assert found.ns[OTHERS] / CALL_NS == others >= 3 * WORK // 10
+    used = loops.run(loop, main)  # type: ignore[arg-type]
+    *rows, others = [ns / CALL_NS for ns in used.ns]
+    assert used.ns[OTHERS] / CALL_NS == others >= 3 * WORK // 10
     assert max(rows) < REST
 
 
@@ -303,9 +303,9 @@ def test_a_worker_that_carries_the_request_is_of_the_layer_that_waits_for_it(loo
 
     if loop != "asyncio":
         pytest.importorskip(loop)
-    found = loops.run(loop, main)  # type: ignore[arg-type]
-    assert_charged([ns / CALL_NS for ns in found.ns], row=2)
-    assert not found.ns[OTHERS]
+    used = loops.run(loop, main)  # type: ignore[arg-type]
+    assert_charged([ns / CALL_NS for ns in used.ns], row=2)
+    assert not used.ns[OTHERS]
 
 
 def test_a_file_that_was_watched_before_is_in_no_row() -> None:
@@ -382,11 +382,11 @@ def test_a_wait_in_send_is_a_wait_where_a_task_sends(loop: str) -> None:
 
     if loop != "asyncio":
         pytest.importorskip(loop)
-    found = loops.run(loop, main)  # type: ignore[arg-type]
+    used = loops.run(loop, main)  # type: ignore[arg-type]
     # Four messages, each after a wait of 5 ms, and no other row waits. A timer of uvloop starts from the time at which
     # the loop woke up, so a wait may be shorter.
-    assert found.suspended[2] > 2.5 * 5e6
-    assert max(found.suspended[:2] + found.suspended[3:]) < 2e6
+    assert used.suspended[2] > 2.5 * 5e6
+    assert max(used.suspended[:2] + used.suspended[3:]) < 2e6
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -414,9 +414,9 @@ def test_a_wait_beside_the_request_is_nobodys(loop: str) -> None:
 
     if loop != "asyncio":
         pytest.importorskip(loop)
-    found = loops.run(loop, main)  # type: ignore[arg-type]
-    assert found.suspended[1] < 1.5e6
-    assert found.suspended[2] > 3e6  # timers of uvloop start from the time at which the loop woke up
+    used = loops.run(loop, main)  # type: ignore[arg-type]
+    assert used.suspended[1] < 1.5e6
+    assert used.suspended[2] > 3e6  # timers of uvloop start from the time at which the loop woke up
 
 
 @pytest.mark.parametrize("loop", ASYNCIO)

@@ -93,7 +93,7 @@ class Buffer:
             held.append(message)
             if len(held) > 1 and not message.get("more_body", False):
                 await send(held[0])
-                await send({"type": "http.response.body", "body": b"".join(one["body"] for one in held[1:])})
+                await send({"type": "http.response.body", "body": b"".join(piece["body"] for piece in held[1:])})
 
         await self.app(scope, receive, holding)
 
@@ -120,9 +120,9 @@ def measured(
 
 
 def messages(measurement: Measurement, name: str) -> Messages:
-    found = measurement.layer(name).messages
-    assert found is not None
-    return found
+    figures = measurement.layer(name).messages
+    assert figures is not None
+    return figures
 
 
 def exactly(us: Estimate | None, truth: float) -> bool:
@@ -160,10 +160,10 @@ def test_a_message_received_is_exact(read_ns: int) -> None:
 
 def test_both_ways_of_one_request_are_told_apart() -> None:
     clock = FakeClock()
-    found = messages(measured([Middleware(Works, clock=clock, up=20, down=50)], clock, pieces=12, body=12), "Works")
-    assert exactly(found.sent.us, 20.0)
-    assert exactly(found.received.us, 50.0)
-    assert found.us_per_message == found.received.us
+    both_ways = messages(measured([Middleware(Works, clock=clock, up=20, down=50)], clock, pieces=12, body=12), "Works")
+    assert exactly(both_ways.sent.us, 20.0)
+    assert exactly(both_ways.received.us, 50.0)
+    assert both_ways.us_per_message == both_ways.received.us
 
 
 @pytest.mark.parametrize("read_ns", [0, 70])
@@ -247,7 +247,7 @@ class Collects:
 def test_a_layer_that_buffers_either_way_is_named(layer: type, pieces: int, body: int) -> None:
     clock = FakeClock()
     measurement = measured([Middleware(Noop), Middleware(layer)], clock, pieces=pieces, body=body)
-    (advice,) = [one for one in advise(measurement) if one.rule == "buffering"]
+    (advice,) = [advice for advice in advise(measurement) if advice.rule == "buffering"]
     assert advice.layer == layer.__name__
     assert ("receives 12 messages of the request and hands on 1" in advice.text) == (layer is Collects)
 
@@ -256,7 +256,7 @@ def test_outside_a_buffer_only_a_budget_that_names_the_layer_is_judged() -> None
     clock = FakeClock()
     layers = [Middleware(Noop), Middleware(Buffer), Middleware(Works, clock=clock, up=20)]
     measurement = measured(layers, clock, pieces=20, budgets={"us_per_message": 60.0})
-    judged = {report.name: [one.verdict for one in report.judged.values()] for report in measurement.layers}
+    judged = {report.name: [budget.verdict for budget in report.judged.values()] for report in measurement.layers}
     assert judged == {"Noop": [], "Buffer": ["pass"], "Works": ["pass"]}
     named = {"Noop": {"us_per_message": 60.0}}
     measurement = measured(layers, clock, pieces=20, layers_by_name=named)
@@ -321,7 +321,7 @@ def peak_of_repetitions(pieces: int, requests: int) -> int:
         try:
             before = tracemalloc.get_traced_memory()[0]
             exchanges = [await call() for _ in range(requests)]
-            assert {(one.pieces, one.received) for one in exchanges} == {(pieces, pieces)}
+            assert {(exchange.pieces, exchange.received) for exchange in exchanges} == {(pieces, pieces)}
             return tracemalloc.get_traced_memory()[1] - before
         finally:
             tracemalloc.stop()

@@ -211,7 +211,7 @@ BY_ITS_OUTCOMES = prints()
 def covered(folder: Path, printed: str) -> bool:
     """Return whether coverage saw every line, including those run after the measurements and in the pool's thread."""
     files = json.loads((folder / "coverage.json").read_text())["files"]
-    return files.keys() >= {"shop.py", "later.py"} and not any(one["missing_lines"] for one in files.values())
+    return files.keys() >= {"shop.py", "later.py"} and not any(file["missing_lines"] for file in files.values())
 
 
 def profiled(folder: Path, printed: str) -> bool:
@@ -458,8 +458,8 @@ def test_verdicts_and_counts_are_those_of_a_run_alone(
         needs(package, reason="a suite runs with it", group="suites")
     if suite.loop not in counts_alone:
         counts_alone[suite.loop] = counted(project, PLAIN[suite.loop])
-    found, expected = counted(project, suite), counts_alone[suite.loop]
-    both = {key: (found.get(key), expected.get(key)) for key in found | expected}
+    suite_counts, expected = counted(project, suite), counts_alone[suite.loop]
+    both = {key: (suite_counts.get(key), expected.get(key)) for key in suite_counts | expected}
     ignored = ("Version objects", "(total) objects") if suite.slows_loop else ()
     others = {key: counts for key, counts in both.items() if counts[0] != counts[1] and not key.endswith(ignored)}
     never(bool(others), f"counts are not those of a run alone: {others}")

@@ -129,14 +129,17 @@ def found(suite: pytest.Pytester) -> dict[str, Any]:
 def routes(suite: pytest.Pytester) -> list[str]:
     """List the requests that were measured, in order, with the status."""
     return [
-        f"{one['request']['method']} {one['route']} {one['status']}"
-        for one in found(suite)["measurements"]
-        if one["surveyed"]
+        f"{measurement['request']['method']} {measurement['route']} {measurement['status']}"
+        for measurement in found(suite)["measurements"]
+        if measurement["surveyed"]
     ]
 
 
 def left_out(suite: pytest.Pytester) -> dict[str, str]:
-    return {f"{one['request']['method']} {one['request']['url']}": one["reason"] for one in found(suite)["left_out"]}
+    return {
+        f"{omission['request']['method']} {omission['request']['url']}": omission["reason"]
+        for omission in found(suite)["left_out"]
+    }
 
 
 def said(result: pytest.RunResult) -> str:
@@ -565,7 +568,7 @@ def test_it(number):
     assert shop.calls == ["health"]
 """
     survey(suite, tests).assert_outcomes(passed=3)
-    stacks = [[layer["name"] for layer in one["layers"]] for one in found(suite)["measurements"]]
+    stacks = [[layer["name"] for layer in measurement["layers"]] for measurement in found(suite)["measurements"]]
     names = [f"Layer{number}" for number in range(3)]
     assert [name for name in names if any(name in stack for stack in stacks)] == names
     assert len(stacks) == 5
@@ -718,13 +721,13 @@ def test_once(client, time):
     result.assert_outcomes(passed=22)
     assert result.ret == 1
     measured = routes(suite)
-    named = {f"{one['request']['method']} {one['request']['url']}" for one in found(suite)["left_out"]}
+    named = {f"{omission['request']['method']} {omission['request']['url']}" for omission in found(suite)["left_out"]}
     assert len(measured) == len(set(measured))
     assert set(measured) <= {"GET /health 200", "GET /orders/{id} 200", "GET /orders/{id} 404", "GET /orders 405"}
     assert len(measured) >= 1
     assert "POST /orders" in named
     assert len(found(suite)["left_out"]) == len(
-        {(one["reason"], str(one["request"])) for one in found(suite)["left_out"]}
+        {(omission["reason"], str(omission["request"])) for omission in found(suite)["left_out"]}
     )
     assert found(suite)["survey"]["tests"] == 22
     assert "of 22 tests measured in" in said(result)

@@ -44,7 +44,7 @@ def surveyed(limit_s: float, requests: Sequence[int], *, counting_s: float = COU
 
 
 def total(timed: Sequence[float | None]) -> float:
-    return sum(one or 0.0 for one in timed)
+    return sum(seconds or 0.0 for seconds in timed)
 
 
 @given(st.floats(1, 300), st.lists(st.integers(0, 20), max_size=300), st.floats(0.01, 2))
@@ -64,8 +64,8 @@ def test_an_app_with_few_routes_and_many_tests_has_all_of_them_timed() -> None:
     early = surveyed(120, [1] * 20 + [0] * 2980)
     late = surveyed(120, [0] * 2980 + [1] * 20)
     assert len(early) == len(late) == 20
-    assert min(one or 0.0 for one in early) > 0.4
-    assert min(one or 0.0 for one in late) == MOST_S
+    assert min(seconds or 0.0 for seconds in early) > 0.4
+    assert min(seconds or 0.0 for seconds in late) == MOST_S
 
 
 def test_many_small_apps_are_all_counted_and_some_are_timed() -> None:
@@ -114,9 +114,9 @@ def test_a_budget_of_time_gets_the_patience_that_a_failure_needs_or_is_not_judge
     late = Plan(0.5, 0.5, left_s=3)
     briefly = replace(settings, max_time_s=0.4, timed=True, more_time=IN_A_TEST)
     assert late.settings(settings) == replace(briefly, budgets=Budgets({"tasks": 0}))
-    said = late.unjudged(settings)
-    assert said is not None
-    assert said.endswith("[survey-time]")
+    sentence = late.unjudged(settings)
+    assert sentence is not None
+    assert sentence.endswith("[survey-time]")
     assert late.unjudged(Settings(Budgets({"tasks": 0}))) is None
 
 

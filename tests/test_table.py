@@ -83,16 +83,16 @@ def test_a_setting_changes_what_a_test_runs_with(name: str) -> None:
 
 @pytest.mark.parametrize("place", [MARKER, OPTION, INI])
 def test_every_setting_works_in_each_place_that_it_names(pytester: pytest.Pytester, place: str) -> None:
-    said = {name: unusual(SETTINGS[name]) for name in IN_SETTINGS if place in SETTINGS[name].places}
-    keywords = ", ".join(f"{name}={value!r}" for name, value in said.items()) if place == MARKER else ""
-    flags = {name: SETTINGS[name].flag for name in said}
-    options = [flags[name] if SETTINGS[name].kind == SWITCH else f"{flags[name]}={said[name]}" for name in said]
+    values = {name: unusual(SETTINGS[name]) for name in IN_SETTINGS if place in SETTINGS[name].places}
+    keywords = ", ".join(f"{name}={value!r}" for name, value in values.items()) if place == MARKER else ""
+    flags = {name: SETTINGS[name].flag for name in values}
+    options = [flags[name] if SETTINGS[name].kind == SWITCH else f"{flags[name]}={values[name]}" for name in values]
     options = options if place == OPTION else []
-    lines = {name: "\n    ".join(["", *value]) if isinstance(value, list) else value for name, value in said.items()}
+    lines = {name: "\n    ".join(["", *value]) if isinstance(value, list) else value for name, value in values.items()}
     ini = "\n".join(f"{SETTINGS[name].key} = {value}" for name, value in lines.items()) if place == INI else ""
     seen = Seen()
     run(pytester, SKIPS.format(keywords=keywords), *options, ini=ini, seen=seen).assert_outcomes(skipped=1)
-    assert seen.settings == [merge([], said)]
+    assert seen.settings == [merge([], values)]
 
 
 @pytest.mark.parametrize("place", [OPTION, INI])
@@ -139,9 +139,9 @@ def test_the_choices_in_the_table_are_those_of_the_types() -> None:
 
 
 def test_help_shows_every_setting(pytester: pytest.Pytester) -> None:
-    told = " ".join(run_inside(pytester, "--help").stdout.str().split())
+    help_text = " ".join(run_inside(pytester, "--help").stdout.str().split())
     for setting in SETTINGS.values():
         if OPTION in setting.places:
-            assert (setting.flag if setting.kind == SWITCH else f"{setting.flag}={setting.kind}") in told
+            assert (setting.flag if setting.kind == SWITCH else f"{setting.flag}={setting.kind}") in help_text
         if INI in setting.places:
-            assert f"{setting.key} ({'linelist' if setting.kind in LISTS else 'string'})" in told
+            assert f"{setting.key} ({'linelist' if setting.kind in LISTS else 'string'})" in help_text

@@ -96,20 +96,20 @@ def test_reports_show_the_percentiles(over: Measurement) -> None:
 
 
 def test_too_few_requests_refuse_a_percentile() -> None:
-    found = judged(0.5, p99_us=300)
-    assert verdicts(found, "p99_us")["Costly"] == "undecided"
-    said = reason(found.layer("Costly"), "p99_us")
-    assert "p99 takes about" in said
-    assert said.endswith("[too-few-requests]")
-    tails = found.layer("Costly").tails
+    measurement = judged(0.5, p99_us=300)
+    assert verdicts(measurement, "p99_us")["Costly"] == "undecided"
+    why = reason(measurement.layer("Costly"), "p99_us")
+    assert "p99 takes about" in why
+    assert why.endswith("[too-few-requests]")
+    tails = measurement.layer("Costly").tails
     assert tails.p99_us is None
     assert "requests from quiet moments" in tails.why["p99_us"]
 
 
 def test_a_percentile_without_an_upper_end_does_not_fail() -> None:
-    found = judged(0.5, p99_us=10)
-    assert verdicts(found, "p99_us")["Costly"] == "undecided"
-    assert reason(found.layer("Costly"), "p99_us").endswith("[too-few-requests]")
+    measurement = judged(0.5, p99_us=10)
+    assert verdicts(measurement, "p99_us")["Costly"] == "undecided"
+    assert reason(measurement.layer("Costly"), "p99_us").endswith("[too-few-requests]")
 
 
 def test_a_budget_of_medians_has_no_pieces_of_work() -> None:
@@ -117,9 +117,9 @@ def test_a_budget_of_medians_has_no_pieces_of_work() -> None:
     server.measure([Middleware(Costly, clock=server.clock, before=20)], budgets=Budgets({"us": 100}))
     plain = server.clock.reads
     server = Server(precise=False)
-    found = server.measure([Middleware(Costly, clock=server.clock, before=20)], budgets=Budgets({"us": 100}))
+    measurement = server.measure([Middleware(Costly, clock=server.clock, before=20)], budgets=Budgets({"us": 100}))
     assert server.clock.reads == plain
-    assert found.layer("Costly").tails is None
+    assert measurement.layer("Costly").tails is None
 
 
 def test_pieces_are_as_long_as_the_budgets() -> None:
@@ -154,8 +154,8 @@ def typical() -> Estimates:
 def certain(own_us: list[float], machine_us: list[float]) -> bool:
     """Whether the layer's own slow requests are certainly more than 1 %."""
     ns = [us * 1000 for us in own_us]
-    found = replace(typical(), own_ns={EntryIndex(0): ns}, machine_ns=[us * 1000 for us in machine_us])
-    return slow_requests(found, EntryIndex(0), "p99_us", 1.08 * BUDGET_US, BUDGET_US).certain
+    estimates = replace(typical(), own_ns={EntryIndex(0): ns}, machine_ns=[us * 1000 for us in machine_us])
+    return slow_requests(estimates, EntryIndex(0), "p99_us", 1.08 * BUDGET_US, BUDGET_US).certain
 
 
 @pytest.mark.parametrize("per_second", [0, 100, 400, 2000])
@@ -201,9 +201,9 @@ def test_a_layer_that_is_slow_in_three_of_a_hundred_requests() -> None:
             await self.app(scope, receive, send)
 
     bounds = Budgets(layers={"Spins": {"p99_us": 5000, "p95_us": 500}})
-    found = measured(Spins(hello), settings={"budgets": bounds})
-    never(found.verdict == "fail", "a budget is exceeded that is far above these requests")
-    tails = found.layer("Spins").tails
+    measurement = measured(Spins(hello), settings={"budgets": bounds})
+    never(measurement.verdict == "fail", "a budget is exceeded that is far above these requests")
+    tails = measurement.layer("Spins").tails
     assert tails.p95_us.low < 500
     assert tails.p99_us.high > 1000
     assert tails.p99_us.low > 800

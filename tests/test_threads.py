@@ -503,15 +503,15 @@ def layer_of(way: Callable[[Work], Awaitable[None]], made: int) -> Any:
 def test_what_is_made_in_a_thread_is_the_layers(loop: LoopName, way: Any, handed: int | None) -> None:
     app = Noop(layer_of(way, KNOWN)(Noop(layer_of(way, 0)(hello))))
     measurement = counted(app, loop=loop)
-    found, less = counts(measurement, "Hands#1"), counts(measurement, "Hands#2")
-    assert handed in (None, number(found.threads))
-    assert LARGE < found.bytes.low <= found.bytes.high < 2 * LARGE
+    more, less = counts(measurement, "Hands#1"), counts(measurement, "Hands#2")
+    assert handed in (None, number(more.threads))
+    assert LARGE < more.bytes.low <= more.bytes.high < 2 * LARGE
     assert measurement.ledger.endpoint is not None
     for other in (measurement.ledger.endpoint, counts(measurement, "Noop#1"), counts(measurement, "Noop#2")):
         assert number(other.bytes) < LARGE
     if COUNTS_OBJECTS:
-        assert found.objects.kinds[OWN] == KNOWN
-        assert OWN in found.own_types
+        assert more.objects.kinds[OWN] == KNOWN
+        assert OWN in more.own_types
     assert number(less.bytes) < LARGE
     assert less.objects is None or OWN not in less.objects.kinds
 
@@ -519,10 +519,10 @@ def test_what_is_made_in_a_thread_is_the_layers(loop: LoopName, way: Any, handed
 @needs_objects
 def test_a_thread_costs_the_layer_exactly_what_its_work_makes() -> None:
     """Nothing of the counting itself appears where the work runs, nor in what is round it."""
-    found, less = (
+    more, less = (
         counts(counted(Noop(layer_of(by_to_thread, made)(Noop(hello)))), "Hands").objects for made in (KNOWN, 1)
     )
-    assert found.count - less.count == KNOWN - 1
+    assert more.count - less.count == KNOWN - 1
 
 
 # ---- threads that nobody is seen to hand work to ------------------------------------------------------------------
@@ -574,15 +574,15 @@ def test_a_layer_that_wakes_a_thread_which_works_for_requests_has_no_figures_of_
     source: Any = queue.Queue()
     with fed("writer", source):
         measurement = counted(Noop(puts_into(source)(Noop(hello))), loop=loop)
-    found, ledger = counts(measurement, "Puts"), measurement.ledger
-    assert in_memory(found) == in_memory(ledger.total) == [None] * len(PROCESS_WIDE)
+    row, ledger = counts(measurement, "Puts"), measurement.ledger
+    assert in_memory(row) == in_memory(ledger.total) == [None] * len(PROCESS_WIDE)
     why = "thread writer is woken here, and what it does is in no row"
-    assert set(found.why.values()) == set(ledger.total.why.values()) == {why}
-    assert not set(found.why) - set(PROCESS_WIDE)
+    assert set(row.why.values()) == set(ledger.total.why.values()) == {why}
+    assert not set(row.why) - set(PROCESS_WIDE)
     for other in (counts(measurement, "Noop#1"), counts(measurement, "Noop#2"), ledger.endpoint, ledger.outside):
         assert other.allocations is not None
         assert other.why == {}
-    assert (number(found.tasks), number(found.threads)) == (0, 0)
+    assert (number(row.tasks), number(row.threads)) == (0, 0)
     assert f" of Puts and (total) are not counted: {why}." in " ".join(measurement.notes)
 
 
@@ -621,9 +621,9 @@ def test_a_row_that_a_thread_reports_back_to_has_no_figures_of_memory(loop: Loop
 
     with fed("database", source):
         measurement = counted(Noop(Asks(Noop(hello))), loop=loop)
-    found, ledger = counts(measurement, "Asks"), measurement.ledger
-    assert in_memory(found) == in_memory(ledger.total) == [None] * len(PROCESS_WIDE)
-    assert set(found.why.values()) == {"thread database reports back here, and what it does is in no row"}
+    row, ledger = counts(measurement, "Asks"), measurement.ledger
+    assert in_memory(row) == in_memory(ledger.total) == [None] * len(PROCESS_WIDE)
+    assert set(row.why.values()) == {"thread database reports back here, and what it does is in no row"}
     assert counts(measurement, "Noop#1").allocations is not None
     assert ledger.endpoint.allocations is not None
 
@@ -687,8 +687,8 @@ def test_a_thread_that_works_without_requests_too_changes_nothing(interval: floa
     finally:
         stop.set()
         thread.join()
-    found = counts(measurement, "Hands")
-    assert found.bytes.low > LARGE
+    row = counts(measurement, "Hands")
+    assert row.bytes.low > LARGE
     assert measurement.ledger.total.objects is None or measurement.ledger.total.objects.kinds[OWN] == KNOWN
 
 
@@ -715,8 +715,8 @@ def test_a_thread_that_outlives_its_request_is_its_layers() -> None:
 
     measurement = counted(Noop(Starts(Noop(hello))))
     Starts.go.set()
-    found = counts(measurement, "Starts").objects
-    assert found.kinds[OWN] == KNOWN
+    objects = counts(measurement, "Starts").objects
+    assert objects.kinds[OWN] == KNOWN
     for name in ("Noop#1", "Noop#2"):
         other = counts(measurement, name).objects
         assert OWN not in other.kinds

@@ -113,8 +113,8 @@ def test_a_limit_of_the_test_leaves_a_share_to_readers(
 
     if loop != "asyncio":
         pytest.importorskip(loop)
-    found = loops.run(loop, main)
-    assert (found.precise, found.inside, found.saves) == (reads, reads, reads)
+    in_time = loops.run(loop, main)
+    assert (in_time.precise, in_time.inside, in_time.saves) == (reads, reads, reads)
     assert (requests.longer_s > longer_s) == (reads and longer_s < math.inf)
 
 
@@ -151,12 +151,12 @@ def test_requests_under_a_limit_are_measured_alike_with_any_option(
 
     monkeypatch.setattr(pytest_mwbudget.session.requests.own, "measure_again", noting)
     # What is read of a request depends on no budget. Only -v needs a note on times.
-    found = suite.run(LIMITED.format(budget="us=100_000" if option == "-v" else "tasks=9"), option)
-    found.assert_outcomes(passed=3)
+    outcome = suite.run(LIMITED.format(budget="us=100_000" if option == "-v" else "tasks=9"), option)
+    outcome.assert_outcomes(passed=3)
     assert reads == [False, False, option != "-q"]  # only the test without a limit depends on the option
     if option == "-v":
         note = "note: The test has a time limit, so sampling ends as soon as every verdict is known*[stopped-early]"
-        found.says(f"test_timeout GET /health *{note}*test_fail_after GET /health *{note}*test_no_limit GET /health ")
+        outcome.says(f"test_timeout GET /health *{note}*test_fail_after GET /health *{note}*test_no_limit GET /health ")
 
 
 # ---- Hypothesis -----------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ quick = settings(deadline=1, max_examples=5, database=None, suppress_health_chec
 
 @pytest.mark.parametrize("option", ["-q", "-v"])
 def test_a_deadline_of_hypothesis_does_not_judge_measured_examples(suite: test_own_requests.Suite, option: str) -> None:
-    found = suite.run(
+    outcome = suite.run(
         HYPOTHESIS
         + """
 @pytest.mark.mw_budget(us=100_000)
@@ -191,14 +191,14 @@ def test_broken(n):
         option,
         "--mw-budget-flamegraph=never",
     )
-    found.assert_outcomes(passed=1, failed=1)
-    assert found.reports.measured[0][:2] == ("test_kept", "GET /health?n=0")
-    assert found.reports.measured[1:] == [("test_broken", "GET /health?n=0", "fail")]
-    assert "Deadline" not in found.result.stdout.str()
+    outcome.assert_outcomes(passed=1, failed=1)
+    assert outcome.reports.measured[0][:2] == ("test_kept", "GET /health?n=0")
+    assert outcome.reports.measured[1:] == [("test_broken", "GET /health?n=0", "fail")]
+    assert "Deadline" not in outcome.result.stdout.str()
 
 
 def test_a_few_requests_of_all_examples_are_measured(suite: test_own_requests.Suite) -> None:
-    found = suite.run(
+    outcome = suite.run(
         HYPOTHESIS
         + """
 @pytest.mark.mw_budget(tasks=0)
@@ -228,18 +228,18 @@ def mw_budget_app():
     return app
 """
     )
-    found.assert_outcomes(passed=3)
-    tests = [test for test, *_ in found.reports.measured]
+    outcome.assert_outcomes(passed=3)
+    tests = [test for test, *_ in outcome.reports.measured]
     assert {test: tests.count(test) for test in tests} == {
         "test_new_app": 1,
         "test_many": examples.MOST_REQUESTS,
         "TestFixture::test_it": 1,
     }
-    assert found.reports.reasons == [examples.NOT_MEASURED]
+    assert outcome.reports.reasons == [examples.NOT_MEASURED]
 
 
 def test_hypothesis_keeps_its_deadline_where_nothing_is_measured(suite: test_own_requests.Suite) -> None:
-    found = suite.run(
+    outcome = suite.run(
         HYPOTHESIS
         + """
 from time import sleep
@@ -256,5 +256,5 @@ def test_settings():
 """,
         measure=False,
     )
-    found.assert_outcomes(passed=1, failed=1)
-    found.says("DeadlineExceeded")
+    outcome.assert_outcomes(passed=1, failed=1)
+    outcome.says("DeadlineExceeded")

@@ -95,13 +95,13 @@ def write(pytester: pytest.Pytester, source: str, name: str = "test_it") -> int:
 # The style "auto" shows the first and the last entry as "long" does, and those between them as "short" does.
 @pytest.mark.parametrize("style", ["auto", "native", "line"])
 def test_no_frame_of_the_package_is_shown(pytester: pytest.Pytester, style: str) -> None:
-    cases = {f"test_{n}": one for n, one in enumerate(itertools.product(CASES, ["/missing", "/broken"]))}
+    cases = {f"test_{n}": case for n, case in enumerate(itertools.product(CASES, ["/missing", "/broken"]))}
     lines = {name: write(pytester, TESTS[case].replace("{path}", path), name) for name, (case, path) in cases.items()}
     result = run(pytester, f"--tb={style}")
     assert not OURS.search(result.stdout.str())
     failures: dict[str, str] = defaultdict(str)  # Texts of a subtest and of its test are joined.
-    for one in failed(result):
-        failures[Path(one.nodeid.partition("::")[0]).stem] += one.longreprtext
+    for report in failed(result):
+        failures[Path(report.nodeid.partition("::")[0]).stem] += report.longreprtext
     assert failures.keys() == cases.keys()
     for name, (case, path) in cases.items():
         shown = failures[name]
@@ -153,10 +153,10 @@ def test_{phase}(mw_budget):
     pytester.makepyfile(shop=APP, test_it="\n".join(test.format(phase=phase) for phase in phases))
     pytester.makeconftest(CONFTEST + "".join(plugin.format(phase=phase) for phase in phases))
     result = run(pytester, f"--tb={style}")
-    assert [(one.nodeid, one.when) for one in failed(result)] == [
+    assert [(report.nodeid, report.when) for report in failed(result)] == [
         (f"test_it.py::test_{phase}", phase) for phase in phases
     ]
-    assert all("the other plugin" in one.longreprtext for one in failed(result))
+    assert all("the other plugin" in report.longreprtext for report in failed(result))
     assert result.stdout.str().count("the other plugin") >= len(phases)
     assert not OURS.search(result.stdout.str())
 

@@ -332,7 +332,7 @@ class Gathers:
             held.append(message)
             if len(held) > 1 and not message.get("more_body"):
                 await send(held[0])
-                await send({"type": "http.response.body", "body": b"".join(one["body"] for one in held[1:])})
+                await send({"type": "http.response.body", "body": b"".join(part["body"] for part in held[1:])})
 
         await self.app(scope, receive, holding)
 
@@ -361,8 +361,8 @@ def test_a_layer_that_spins_per_message_reads_its_spin(kind: str) -> None:
         opening = build_connection("/", ["message"] * PARTS, (), {})
     settings = Settings(budgets=Budgets({"us_per_message": 1000}), max_time_s=MOST_S, lifespan=False)
     measurement = asyncio.run(measure(layer, opening, settings, environment()))
-    found, passed = measurement.layers[0].messages, measurement.layers[1].messages
-    spun, free = (found.sent, passed.sent) if up else (found.received, passed.received)
+    spinning, passed = measurement.layers[0].messages, measurement.layers[1].messages
+    spun, free = (spinning.sent, passed.sent) if up else (spinning.received, passed.received)
     assert near(spun.us, EACH_US)
     assert near(free.us, 0, most_us=5)
 

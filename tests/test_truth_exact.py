@@ -206,13 +206,13 @@ STACKS: dict[str, tuple[Callable[[], App], list[int]]] = {
 
 @pytest.mark.parametrize(("make", "expected"), STACKS.values(), ids=STACKS)
 def test_every_row_has_its_calls_and_no_others(make: Callable[[], App], expected: list[int]) -> None:
-    times, found = calls(make())
+    times, estimates = calls(make())
     # The estimate assumes that a probe costs the same inside and outside, but inside it makes one more call. Only the
     # endpoint keeps this call, because it has no probe inside.
-    *layers, endpoint = [us.estimate for us in found.split.values()]
+    *layers, endpoint = [us.estimate for us in estimates.split.values()]
     assert layers == pytest.approx(expected[:-1], abs=0.5)
     assert endpoint - times[-1] == pytest.approx(expected[-1], abs=0.5)
-    assert all(us.high > 0 for us in found.split.values())
+    assert all(us.high > 0 for us in estimates.split.values())
 
 
 # By where the arguments of the outermost boundary are: the search for some of them costs calls on entering it.
@@ -235,7 +235,7 @@ def test_the_outside_pays_for_messages_and_not_for_entering_the_outermost_bounda
         for more in reversed(range(messages - 1)):
             await send({"type": "http.response.body", "body": b"x", "more_body": bool(more)})
 
-    _, found = calls(layer(stream))
+    _, estimates = calls(layer(stream))
     # The server makes a call for each message and one at the end. The one call of a probe for a message is inside,
     # and the estimate assumes that half of it is outside.
-    assert found.outside.estimate == pytest.approx(messages + 1 - messages / 2, abs=0.1)
+    assert estimates.outside.estimate == pytest.approx(messages + 1 - messages / 2, abs=0.1)

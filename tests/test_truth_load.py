@@ -84,9 +84,9 @@ def under_load(app: Any, clients: int, seconds: float = 3.0, loop: LoopName = "a
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @pytest.mark.parametrize("clients", [1, 50])
 def test_a_spin_has_its_share(loop: LoopName, clients: int) -> None:
-    found = under_load(NoOp(Spin(ok)), clients, loop=loop)
-    assert found.load is not None
-    spin, nothing = found.layer("Spin").load, found.layer("NoOp").load
+    measurement = under_load(NoOp(Spin(ok)), clients, loop=loop)
+    assert measurement.load is not None
+    spin, nothing = measurement.layer("Spin").load, measurement.layer("NoOp").load
     assert spin is not None
     assert nothing is not None
     assert spin.method == "bypass"
@@ -97,8 +97,8 @@ def test_a_spin_has_its_share(loop: LoopName, clients: int) -> None:
     assert spin.added_us.high > 150  # a busy machine interrupts, and adds to it
     assert nothing.share is not None
     assert near(nothing.share, 0, most_us=0.02)
-    effects = load_view(found).effects  # type: ignore[union-attr]
-    never(any("serialises" in one for one in effects), f"{effects} of layers that do not wait")
+    effects = load_view(measurement).effects  # type: ignore[union-attr]
+    never(any("serialises" in effect for effect in effects), f"{effects} of layers that do not wait")
     assert not effects
 
 
@@ -109,42 +109,42 @@ def test_a_lock_is_named_with_its_wait(clients: int, monkeypatch: pytest.MonkeyP
 
     async def noted(self: Any, clients: int, requests: int) -> Any:
         begin = len(layer.us)
-        found = await made(self, clients, requests)
+        observation = await made(self, clients, requests)
         spans.append(fmean(layer.us[begin + clients :]))
-        return found
+        return observation
 
     monkeypatch.setattr(bursts._Driver, "_observed", noted)
-    found = under_load(NoOp(layer), clients, seconds=6.0)
-    own = found.layer("Lock").load
+    measurement = under_load(NoOp(layer), clients, seconds=6.0)
+    own = measurement.layer("Lock").load
     assert own is not None
     assert own.wait is not None
     never(own.wait.serialises and clients == 1, "one client queues")
     assert own.wait.serialises == (clients > 1)
     assert [own.wait.one_us, own.wait.all_us] == pytest.approx(spans, rel=0.1)
     assert own.wait.all_us > 900 * clients
-    effects = " ".join(load_view(found).effects)  # type: ignore[union-attr]
+    effects = " ".join(load_view(measurement).effects)  # type: ignore[union-attr]
     assert ("Lock serialises requests" in effects) == (clients > 1)
 
 
 @readings
 def test_a_sleep_is_no_queue() -> None:
-    found = under_load(Sleep(ok), 20)
-    own = found.layer("Sleep").load
+    measurement = under_load(Sleep(ok), 20)
+    own = measurement.layer("Sleep").load
     assert own is not None
     assert own.wait is not None
     assert own.wait.one_us > 2000
     never(own.wait.serialises, "a sleep is taken for a queue")
-    assert found.load is not None
-    assert found.load.endpoint is not None
-    assert not found.load.endpoint.serialises
+    assert measurement.load is not None
+    assert measurement.load.endpoint is not None
+    assert not measurement.load.endpoint.serialises
 
 
 @readings
 def test_a_budget_far_from_the_share_has_its_verdict() -> None:
     settings = Settings(load=Under(20), load_time_s=6.0, max_time_s=0.5, lifespan=False, p99_ms=10_000.0)
-    found = asyncio.run(measure(Spin(ok), build_request("GET", "/", {}), settings, Environment()))
-    assert found.load is not None
-    assert found.load.judged is not None
-    never(found.load.judged.verdict == "fail", "a budget far above the latency is exceeded")
-    assert found.load.judged.verdict == "pass"
-    assert found.verdict == "pass"
+    measurement = asyncio.run(measure(Spin(ok), build_request("GET", "/", {}), settings, Environment()))
+    assert measurement.load is not None
+    assert measurement.load.judged is not None
+    never(measurement.load.judged.verdict == "fail", "a budget far above the latency is exceeded")
+    assert measurement.load.judged.verdict == "pass"
+    assert measurement.verdict == "pass"

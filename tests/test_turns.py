@@ -73,11 +73,11 @@ def test_who_stands_in_line_is_next(tmp_path: Path) -> None:
 
 def test_a_measurement_in_a_test_that_has_its_turn_does_not_wait_again(tmp_path: Path) -> None:
     turns = Turns(folder=tmp_path)
-    with turns.taken() as whole, turns.measuring() as one:
-        assert one is whole
-    with turns.measuring() as one:
+    with turns.taken() as whole, turns.measuring() as turn:
+        assert turn is whole
+    with turns.measuring() as turn:
         assert turns.lock is not None
-        assert one.crowded is None
+        assert turn.crowded is None
     assert turns.lock is None
 
 
@@ -279,11 +279,11 @@ def test_who_has_waited_in_vain_fails_nobody_and_passes_what_is_kept(
         result = run_inside(project, *options, plugins=[imprecisely])
     result.assert_outcomes(passed=3, warnings=1)
     measurements = json.loads((project.path / "mw.json").read_text(encoding="utf-8"))["measurements"]
-    found = {measurement["nodeid"].partition(".py")[0]: measurement for measurement in measurements}
-    verdicts = {name: measurement["verdict"] for name, measurement in found.items()}
+    by_file = {measurement["nodeid"].partition(".py")[0]: measurement for measurement in measurements}
+    verdicts = {name: measurement["verdict"] for name, measurement in by_file.items()}
     assert verdicts == {"test_kept": "pass", "test_counted": "pass", "test_broken": "undecided"}
-    (of_spin,) = [layer["reason"] for layer in found["test_broken"]["layers"] if layer["name"] == "Spin"]
-    for reason in (of_spin, found["test_broken"]["total_reason"]):
+    (of_spin,) = [layer["reason"] for layer in by_file["test_broken"]["layers"] if layer["name"] == "Spin"]
+    for reason in (of_spin, by_file["test_broken"]["total_reason"]):
         assert "another process went on measuring for the 0.1 s that this one waited" in reason
 
 

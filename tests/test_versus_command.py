@@ -310,8 +310,8 @@ def test_the_last_line_says_how_much_is_unclear_or_undecided() -> None:
     assert markdown(Versus([], compared(*times), ["a remark"])).endswith(f"- **{last}**\n")
     assert Versus([], compared(*times, allowed=parsed("us:5%", "--fail"))).ending() is None
     unknown = Versus([], compared(NOT_COUNTED, allowed=parsed("bytecodes:0", "--fail")))
-    said = "undecided: 1 limit is neither kept nor exceeded for certain; see the reasons above"
-    assert unknown.ending() == f"{said}; --undecided fail fails the run"
+    sentence = "undecided: 1 limit is neither kept nor exceeded for certain; see the reasons above"
+    assert unknown.ending() == f"{sentence}; --undecided fail fails the run"
 
 
 def test_requests_of_one_side_and_limits_of_nothing_are_told() -> None:

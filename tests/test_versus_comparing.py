@@ -82,10 +82,10 @@ def test_sides_take_turns_and_pairs_share_a_seed() -> None:
 
 def test_it_ends_when_all_is_known() -> None:
     world = World(after=110.0)
-    found = world.comparing("us:5%").comparison()
+    comparison = world.comparing("us:5%").comparison()
     assert len(world.ran) == 2 * FEWEST_PAIRS
-    assert not found.open
-    assert [change.row for _, change in found.judged("fail")] == ["Work"]
+    assert not comparison.open
+    assert [change.row for _, change in comparison.judged("fail")] == ["Work"]
 
 
 def test_counts_need_few_pairs_and_no_time() -> None:
@@ -98,17 +98,17 @@ def test_counts_need_few_pairs_and_no_time() -> None:
 def test_no_pair_is_begun_that_would_not_end_in_time() -> None:
     world = World(noise=noisy)
     comparing = world.comparing(end_s=60.0)
-    found = comparing.comparison()
-    assert found.open
+    comparison = comparing.comparison()
+    assert comparison.open
     assert 50.0 < world.now_s <= 60.0
     assert comparing.seconds == world.now_s
 
 
 def test_the_first_pair_is_made_in_any_case() -> None:
     world = World()
-    found = world.comparing(end_s=1.0).comparison()
+    comparison = world.comparing(end_s=1.0).comparison()
     assert len(world.ran) == 2
-    assert {change.word for _, change in found.changes if not change.traits.counted} == {"unclear"}
+    assert {change.word for _, change in comparison.changes if not change.traits.counted} == {"unclear"}
 
 
 def test_a_process_that_hangs_ends_the_comparison() -> None:

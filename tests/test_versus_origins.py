@@ -192,9 +192,9 @@ def origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(project.root)
     repository = Repository(project.root)
     with worktrees(repository, repository.base(None, {})) as both:
-        found = Origin(both, ["tests/test_shop.py::test_health", "-q"])
-        found.lay_over(Statement(patterns=["test_*.py"], paths=["tests", "src"]))
-        yield found
+        origin = Origin(both, ["tests/test_shop.py::test_health", "-q"])
+        origin.lay_over(Statement(patterns=["test_*.py"], paths=["tests", "src"]))
+        yield origin
 
 
 def side(origin: Origin) -> Side:
@@ -206,9 +206,11 @@ def test_a_process_that_proves_its_origin_passes(origin: Origin) -> None:
 
 
 def test_modules_from_elsewhere_are_an_error_with_the_way_out(origin: Origin) -> None:
-    told = Statement(own=["src/shop/app.py"], elsewhere={f"shop.m{one}": f"/x/m{one}.py" for one in range(5)})
+    statement = Statement(
+        own=["src/shop/app.py"], elsewhere={f"shop.m{number}": f"/x/m{number}.py" for number in range(5)}
+    )
     with pytest.raises(VersusError, match=r"shop\.m0 from /x/m0\.py[\s\S]*and 2 more[\s\S]*--prepare") as raised:
-        origin.check(side(origin), Ran(Any, told, ""))  # type: ignore[arg-type]
+        origin.check(side(origin), Ran(Any, statement, ""))  # type: ignore[arg-type]
     assert raised.value.message_id == "versus-origin"
 
 

@@ -126,8 +126,8 @@ def test_other_worktrees_whose_directory_is_not_there_stay(project: Project, tmp
     project.git("worktree", "add", "--quiet", "-b", "elsewhere", str(tmp_path / "elsewhere"))
     (tmp_path / "elsewhere").rename(tmp_path / "not mounted")
     project.put("src/shop/app.py", "")
-    with checkouts(project) as found:
-        folder = found.base.parent
+    with checkouts(project) as both:
+        folder = both.base.parent
     assert str(tmp_path / "elsewhere") in project.git("worktree", "list")
     assert str(folder) not in project.git("worktree", "list")
     assert not folder.exists()
@@ -142,9 +142,9 @@ def test_files_and_directories_take_each_others_place(project: Project) -> None:
     (project.root / "tests/two/inside.py").unlink()
     (project.root / "tests/two").rmdir()
     project.put("tests/two", "file")
-    with checkouts(project, "HEAD") as found:
-        found.lay_over(OfTests())
-        for place in (found.base, found.head):
+    with checkouts(project, "HEAD") as both:
+        both.lay_over(OfTests())
+        for place in (both.base, both.head):
             assert (place / "tests/one/inside.py").read_text() == "inside = 1\n"
             assert (place / "tests/two").read_text() == "file"
 
@@ -153,13 +153,13 @@ def test_a_file_of_the_same_second_is_compiled_again(project: Project) -> None:
     project.put("tests/helper.py", "value = 1\n")
     project.commit()
     project.put("tests/helper.py", "value = 2\n")
-    with checkouts(project, "HEAD") as found:
-        for place in (found.base, found.head):
+    with checkouts(project, "HEAD") as both:
+        for place in (both.base, both.head):
             os.utime(place / "tests/helper.py", (1_000_000_000, 1_000_000_000))
-        found.compile(found.base)
-        found.lay_over(OfTests())
-        found.compile(found.base)
-        cached = Path(cache_from_source(str(found.base / "tests/helper.py")))
+        both.compile(both.base)
+        both.lay_over(OfTests())
+        both.compile(both.base)
+        cached = Path(cache_from_source(str(both.base / "tests/helper.py")))
         assert marshal.loads(cached.read_bytes()[16:]).co_consts[0] == 2
 
 
@@ -168,5 +168,5 @@ def test_a_submodule_among_the_tests_is_left_alone(project: Project) -> None:
     project.git("commit", "--quiet", "-m", "submodule")
     (project.root / "tests/data").mkdir()
     project.put("src/shop/app.py", "")
-    with checkouts(project, "HEAD") as found:
-        assert "tests/data" not in found.lay_over(OfTests())
+    with checkouts(project, "HEAD") as both:
+        assert "tests/data" not in both.lay_over(OfTests())

@@ -96,11 +96,11 @@ class Retries(Noop):
 
 
 def tasks(measurement: Measurement) -> dict[str, int | None]:
-    return {one.layer.name: one.counts.tasks.count if one.counts else None for one in measurement.layers}
+    return {report.layer.name: report.counts.tasks.count if report.counts else None for report in measurement.layers}
 
 
 def verdicts(measurement: Measurement) -> dict[str, str]:
-    return {one.layer.name: judged.verdict for one in measurement.layers for judged in one.judged.values()}
+    return {report.layer.name: judged.verdict for report in measurement.layers for judged in report.judged.values()}
 
 
 def way(measurement: Measurement) -> str:
@@ -114,7 +114,7 @@ def way(measurement: Measurement) -> str:
 def boundaries(*parents: int | None) -> list[Boundary]:
     return [
         Boundary(
-            parent=None if one is None else EntryIndex(one),
+            parent=None if parent is None else EntryIndex(parent),
             parents=(),
             own_task=False,
             same_send=False,
@@ -123,7 +123,7 @@ def boundaries(*parents: int | None) -> list[Boundary]:
             part_of=None,
             elsewhere=False,
         )
-        for one in parents
+        for parent in parents
     ]
 
 
@@ -242,8 +242,8 @@ def test_counts_are_of_requests_of_one_way(loop: LoopName, first: int) -> None:
 def test_a_request_of_another_way_is_no_sample() -> None:
     server = Server()
     measurement = server.measure([Middleware(Cache), Middleware(Costly, clock=server.clock, before=20)])
-    found = measurement.layer("Costly").us
-    assert 19 < found.low < found.high < 21
+    estimate = measurement.layer("Costly").us
+    assert 19 < estimate.low < estimate.high < 21
 
 
 def test_where_most_requests_are_answered_the_rest_is_not_judged() -> None:
@@ -276,12 +276,12 @@ def test_an_app_that_chooses_among_apps() -> None:
 def test_executed_code_is_of_requests_of_one_way() -> None:
     budgets = Budgets({"py_calls": 3})
     measurement = measured(Noop(Cache(InATask(hello))), settings={"budgets": budgets})
-    assert {one.counts.py_calls.count for one in measurement.layers if one.counts and one.counts.py_calls}
+    assert {report.counts.py_calls.count for report in measurement.layers if report.counts and report.counts.py_calls}
     assert "undecided" not in verdicts(measurement).values()
 
 
 def times(measurement: Measurement) -> dict[str, float]:
-    return {one.layer.name: one.us.estimate for one in measurement.layers if one.us}
+    return {report.layer.name: report.us.estimate for report in measurement.layers if report.us}
 
 
 @pytest.mark.parametrize("first", [0, 3])
@@ -357,10 +357,10 @@ def test_a_stack_that_was_built_anew_is_timed_anew(number: int) -> None:
 
 
 def judged(report: LayerReport) -> str:
-    (one,) = report.judged.values()
-    assert one.verdict == "undecided"
-    assert one.reason is not None
-    return one.reason
+    (judged,) = report.judged.values()
+    assert judged.verdict == "undecided"
+    assert judged.reason is not None
+    return judged.reason
 
 
 @pytest.mark.parametrize("every", [3, 7, 19])
@@ -369,9 +369,9 @@ def test_nothing_is_judged_in_a_stack_that_goes_on_changing(every: int) -> None:
     measurement = measured(app, settings={"budgets": Budgets({"tasks": 0, "us": 50}, total_us=1e6)})
     assert measurement.verdict == "undecided"
     assert measurement.total.verdict == "undecided"
-    reasons = {judged.reason for one in measurement.layers for judged in one.judged.values()}
+    reasons = {judged.reason for report in measurement.layers for judged in report.judged.values()}
     assert all(reason and ("[changing-stack]" in reason or "[merged]" in reason) for reason in reasons)
-    assert all(one.us is None and one.counts is None for one in measurement.layers)
+    assert all(report.us is None and report.counts is None for report in measurement.layers)
 
 
 def test_the_reason_names_the_layer() -> None:
@@ -426,8 +426,8 @@ async def builds_all(scope: Any, receive: Any, send: Any) -> None:
 def test_layers_that_are_new_in_every_request_are_not_judged(app: App, names: list[str]) -> None:
     """They were a part of (endpoint), and a budget of layers passed with nothing in it."""
     measurement = measured(app, settings=TASKS)
-    assert [one.layer.name for one in measurement.layers] == names
-    assert all("it is made anew for each request" in judged(one) for one in measurement.layers)
+    assert [report.layer.name for report in measurement.layers] == names
+    assert all("it is made anew for each request" in judged(report) for report in measurement.layers)
 
 
 def test_what_a_layer_makes_anew_is_in_its_row() -> None:
@@ -576,8 +576,8 @@ def test_nothing_judges_a_stack_that_goes_on_changing_and_every_report_says_so(
     result.assert_outcomes(passed=1)
     assert all("the stack of layers changes" in Path(name).read_text() for name in ("out.html", "out.json", "out.md"))
     assert "[changing-stack]" in result.stdout.str()
-    (one,) = json.loads(Path("out.json").read_text())["measurements"]
-    assert {limit["verdict"] for limit in one["recorded"]["limits"]} == {"undecided"}
+    (measurement,) = json.loads(Path("out.json").read_text())["measurements"]
+    assert {limit["verdict"] for limit in measurement["recorded"]["limits"]} == {"undecided"}
 
 
 def test_no_client_hides_what_a_request_enters(pytester: pytest.Pytester) -> None:

@@ -56,8 +56,8 @@ def sent_once(handler: Handler, exchange: Any, **options: Any) -> Measurement:
 
 
 def test_each_item_is_a_message_with_the_answers_that_it_awaits() -> None:
-    found = steps_of(["hello", b"\0", ("subscribe", 3), {"op": 1}, ([1], 0), (None, 2)])
-    assert found == (
+    steps = steps_of(["hello", b"\0", ("subscribe", 3), {"op": 1}, ([1], 0), (None, 2)])
+    assert steps == (
         Step("hello", 1),
         Step(b"\0", 1),
         Step("subscribe", 3),
@@ -92,8 +92,8 @@ def test_subprotocols_are_a_list() -> None:
 
 
 def test_the_test_gets_the_answers() -> None:
-    found = sent_once(echo, ["a", "b"])
-    assert (found.answers, found.status, found.label) == (("got a", "got b"), 101, "WS /ws")
+    measurement = sent_once(echo, ["a", "b"])
+    assert (measurement.answers, measurement.status, measurement.label) == (("got a", "got b"), 101, "WS /ws")
 
 
 def test_the_scope_is_that_of_a_server() -> None:
@@ -104,13 +104,13 @@ def test_the_scope_is_that_of_a_server() -> None:
         await websocket.accept(subprotocol="b")
         await websocket.send_bytes(b"\1")
 
-    found = sent_once(choose, [(None, 1)], subprotocols=["a", "b"], headers={"x-key": "1"}, params={"q": "2"})
+    measurement = sent_once(choose, [(None, 1)], subprotocols=["a", "b"], headers={"x-key": "1"}, params={"q": "2"})
     scope = seen[0]
     assert (scope["type"], scope["scheme"], scope["path"], scope["query_string"]) == ("websocket", "ws", "/ws", b"q=2")
     assert (scope["subprotocols"], "method" in scope) == (["a", "b"], False)
     headers = dict(scope["headers"])
     assert (headers[b"upgrade"], headers[b"connection"], headers[b"x-key"]) == (b"websocket", b"Upgrade", b"1")
-    assert (found.answers, found.response.headers["sec-websocket-protocol"]) == ((b"\1",), "b")
+    assert (measurement.answers, measurement.response.headers["sec-websocket-protocol"]) == ((b"\1",), "b")
 
 
 def test_the_app_may_speak_first_take_messages_without_answer_and_close() -> None:
@@ -208,8 +208,8 @@ def test_an_app_without_a_framework_may_go_on_sending_after_the_client_has_left(
 def test_a_handler_that_is_ended_by_the_leaving_client_is_measured() -> None:
     connection = build_connection("/ws", ["a"], (), {})
     settings = Settings(Budgets({"tasks": 0}), expect_status=101, lifespan=False)
-    found = asyncio.run(measure(app_of(never_looks_for_the_end), connection, settings, Environment()))
-    assert (found.status, found.verdict) == (101, "pass")
+    measurement = asyncio.run(measure(app_of(never_looks_for_the_end), connection, settings, Environment()))
+    assert (measurement.status, measurement.verdict) == (101, "pass")
 
 
 def test_an_error_of_the_app_after_the_client_has_left_is_not_hidden() -> None:
@@ -341,7 +341,7 @@ def connected(
 
     budgets = Budgets({} if us_per_message is None else {"us_per_message": us_per_message})
     environment = Environment(clock, None, random.Random(7), Machine(known_ns=1e9), schedule=SCHEDULE)
-    connection = build_connection("/ws", [f"m{one}" for one in range(number)], (), {})
+    connection = build_connection("/ws", [f"m{index}" for index in range(number)], (), {})
     return asyncio.run(
         measure(app_of(handler or in_turns, *layers), connection, Settings(budgets, max_time_s=2.0), environment)
     )
@@ -360,10 +360,10 @@ def test_each_way_of_a_connection_is_exact(read_ns: int) -> None:
         us_per_message=40,
     )
     for name, up, down in (("HttpOnly", 0, 0), ("PassesOn", 0, 0), ("Noop", 0, 0), ("Works", 20, 50)):
-        found = messages(measurement, name)
-        assert exactly(found.sent.us, up), name
-        assert exactly(found.received.us, down), name
-        assert (found.sent.count, found.received.count) == (13, 14), name
+        layer_messages = messages(measurement, name)
+        assert exactly(layer_messages.sent.us, up), name
+        assert exactly(layer_messages.received.us, down), name
+        assert (layer_messages.sent.count, layer_messages.received.count) == (13, 14), name
     works = measurement.layer("Works")
     assert works.us.estimate == pytest.approx(100 + 13 * 20 + 14 * 50, abs=2)
     assert (works.verdict, measurement.layer("PassesOn").verdict) == ("fail", "pass")
@@ -394,9 +394,9 @@ def test_a_handler_that_receives_in_one_task_and_sends_in_another(read_ns: int) 
 
     layer = Middleware(Works, clock=clock, up=20, down=50)
     measurement = connected(layer, clock=clock, number=12, handler=handler)
-    found = messages(measurement, "Works")
-    assert exactly(found.sent.us, 20)
-    assert exactly(found.received.us, 50)
+    layer_messages = messages(measurement, "Works")
+    assert exactly(layer_messages.sent.us, 20)
+    assert exactly(layer_messages.received.us, 50)
     assert measurement.books.endpoint.estimate == pytest.approx(120, abs=5)
 
 
@@ -405,9 +405,9 @@ def test_the_handler_is_a_part_of_the_endpoint() -> None:
     app.websocket("/ws", dependencies=[Depends(dependency)])(fastapi_echo)
     budgets = Budgets(endpoint={"handler": {"tasks": 0}, "dependency": {"tasks": 0}})
     connection, settings = build_connection("/ws", ["a"], (), {}), Settings(budgets, lifespan=False)
-    found = asyncio.run(measure(app, connection, settings, Environment())).endpoint
-    assert [part.name.rpartition(":")[2] for part in found.parts if part.judged] == ["dependency", "handler"]
-    assert found.part("handler").layer.qualname.endswith("test_websocket.fastapi_echo")
+    endpoint = asyncio.run(measure(app, connection, settings, Environment())).endpoint
+    assert [part.name.rpartition(":")[2] for part in endpoint.parts if part.judged] == ["dependency", "handler"]
+    assert endpoint.part("handler").layer.qualname.endswith("test_websocket.fastapi_echo")
 
 
 async def dependency() -> None: ...

@@ -28,7 +28,7 @@ from pytest_mwbudget.model.stack import Layer, RowIndex
 # A busy machine must not fail these tests.
 relaxed = settings(deadline=None)
 
-BUDGETED = tuple(one for one in budgeted("layer") if one != RPS_SHARE)
+BUDGETED = tuple(quantity for quantity in budgeted("layer") if quantity != RPS_SHARE)
 TIMES: tuple[Quantity, ...] = tuple(quantity for quantity in BUDGETED if quantity not in COUNTED)
 OF_REQUESTS: tuple[Quantity, ...] = ("us_per_message", *TAILS)
 NONE = Count(0, 0, 0)
@@ -155,16 +155,16 @@ def verdict(own: Estimate, saved: Estimate, quantity: Quantity, one: Judged, *, 
     after = judged_by_both(before, saved)
     assert replace(after, judged=before.judged) == before
     assert before.judged == {quantity: one}
-    (found,) = after.judged.values()
-    assert found.bound == one.bound
-    return found
+    (by_both,) = after.judged.values()
+    assert by_both.bound == one.bound
+    return by_both
 
 
 @pytest.mark.parametrize("quantity", ["us", "busy_us"])
 def test_a_failure_that_the_saving_contradicts_is_undecided_with_both_figures(quantity: Quantity) -> None:
-    found = verdict(us(80, 2), us(20, 3), quantity, judged("fail"))
-    assert found.verdict == "undecided"
-    assert found.reason == (
+    by_both = verdict(us(80, 2), us(20, 3), quantity, judged("fail"))
+    assert by_both.verdict == "undecided"
+    assert by_both.reason == (
         "by its row the layer takes 80.0 µs (78.0 to 82.0), but a whole request without it is 20.0 µs shorter"
         " (17.0 to 23.0): the app does something else without the layer, or a row is charged with the work of another"
         " layer; use a budget of counts for this layer [contradicted]"
@@ -196,20 +196,20 @@ def test_a_failure_stands_if_both_agree(quantity: Quantity, saved: Estimate) -> 
 @pytest.mark.parametrize("saved", [us(0), us(500)])
 def test_a_failure_by_percentile_or_message_falls_with_the_row(quantity: Quantity, saved: Estimate) -> None:
     """A saving says nothing of a percentile or a message: that the row is wrong is enough, in either direction."""
-    found = verdict(us(80, 2), saved, quantity, judged("fail", 5.0))
-    assert found.verdict == "undecided"
-    assert found.reason is not None
-    assert "80.0 µs (78.0 to 82.0)" in found.reason
-    assert f"{saved.estimate:.1f} µs shorter" in found.reason
+    by_both = verdict(us(80, 2), saved, quantity, judged("fail", 5.0))
+    assert by_both.verdict == "undecided"
+    assert by_both.reason is not None
+    assert "80.0 µs (78.0 to 82.0)" in by_both.reason
+    assert f"{saved.estimate:.1f} µs shorter" in by_both.reason
 
 
 @pytest.mark.parametrize("runs_task", [True, False])
 def test_a_pass_whose_saving_is_far_over_the_budget_is_undecided(runs_task: bool) -> None:
-    found = verdict(us(20, 2), us(300, 5), "us", judged("pass"), runs_task=runs_task)
-    assert found.verdict == "undecided"
-    assert "20.0 µs (18.0 to 22.0)" in found.reason
-    assert "300.0 µs shorter (295.0 to 305.0)" in found.reason
-    assert found.reason.endswith(" [contradicted]")
+    by_both = verdict(us(20, 2), us(300, 5), "us", judged("pass"), runs_task=runs_task)
+    assert by_both.verdict == "undecided"
+    assert "20.0 µs (18.0 to 22.0)" in by_both.reason
+    assert "300.0 µs shorter (295.0 to 305.0)" in by_both.reason
+    assert by_both.reason.endswith(" [contradicted]")
 
 
 def test_a_pass_stands_unless_all_of_the_saving_would_fail() -> None:
@@ -248,24 +248,24 @@ def test_the_second_witness_only_takes_verdicts_on_times_back(
     assert [*after.judged] == [*budgets]
     assert judged_by_both(after, saved) == after
     disagree = own is not None and contradicts(saved, own)
-    for quantity, one in after.judged.items():
-        if one == budgets[quantity]:
+    for quantity, by_both in after.judged.items():
+        if by_both == budgets[quantity]:
             # A failure that is left stands on both, or on a count.
-            if one.verdict == "fail" and disagree:
-                assert quantity in COUNTED or (quantity in ("us", "busy_us") and saved.low > one.bound)
+            if by_both.verdict == "fail" and disagree:
+                assert quantity in COUNTED or (quantity in ("us", "busy_us") and saved.low > by_both.bound)
             continue
         assert disagree
         assert quantity not in COUNTED
-        assert (one.bound, one.verdict) == (budgets[quantity].bound, "undecided")
+        assert (by_both.bound, by_both.verdict) == (budgets[quantity].bound, "undecided")
         assert budgets[quantity].verdict != "undecided"
         assert own is not None
-        assert one.reason is not None
+        assert by_both.reason is not None
         for figure in (own, saved):
-            assert f"{figure.estimate:.1f} µs" in one.reason
-            assert f"({figure.low:.1f} to {figure.high:.1f})" in one.reason
+            assert f"{figure.estimate:.1f} µs" in by_both.reason
+            assert f"({figure.low:.1f} to {figure.high:.1f})" in by_both.reason
         if budgets[quantity].verdict == "pass":
             assert quantity == "us"
-            assert saved.low > one.bound
+            assert saved.low > by_both.bound
 
 
 @relaxed
@@ -289,12 +289,12 @@ def test_doubt_comes_from_verdicts_on_times_and_grows_with_the_counts(
 ) -> None:
     layer = report(own, budgets, runs_task=runs_task)
     doubted = in_doubt(layer, counts(objects=objects, tasks=tasks))
-    timed = {one.verdict for quantity, one in budgets.items() if quantity not in COUNTED}
+    timed = {budget.verdict for quantity, budget in budgets.items() if quantity not in COUNTED}
     if own is not None and "fail" in timed:
         assert doubted
     if own is None or timed <= {"undecided"}:
         assert not doubted
-    without_counts = {quantity: one for quantity, one in budgets.items() if quantity not in COUNTED}
+    without_counts = {quantity: budget for quantity, budget in budgets.items() if quantity not in COUNTED}
     assert in_doubt(replace(layer, judged=without_counts), counts(objects=objects, tasks=tasks)) == doubted
     if doubted:
         assert in_doubt(layer, counts(objects=(objects or 0) + more, tasks=tasks + 1))
