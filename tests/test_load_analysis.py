@@ -23,6 +23,7 @@ from pytest_mwbudget.analysis.shares import (
     judge_share,
     quantile_ms,
     rps_of,
+    starts,
     wait_in,
     without_garbage,
 )
@@ -30,7 +31,7 @@ from pytest_mwbudget.load.turns import Turns
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.judged import Judged
 from pytest_mwbudget.model.load import LayerLoad, Wait
-from pytest_mwbudget.model.results import Occupation, ResultRow
+from pytest_mwbudget.model.results import Count, Counts, Occupation, ResultRow
 from pytest_mwbudget.model.stack import EntryIndex, Layer, RowIndex
 
 pytestmark = pytest.mark.once
@@ -256,9 +257,15 @@ def test_garbage_that_costs_more_than_the_layer() -> None:
 # ---- layers that were not bypassed --------------------------------------------------------------------------------
 
 
+def counts(tasks: int = 0, threads: int = 0) -> Counts:
+    none, started = Count(0, 0, 0), [Count(number, number, number) for number in (tasks, threads)]
+    return Counts(none, none, none, *started, none, none, none, none)
+
+
 def row(us: Estimate | None, busy: Estimate | None = None, wait_us: float = 0.0) -> ResultRow:
     occupation = None if busy is None else Occupation(busy, wait_us, None)
-    return ResultRow(Layer(RowIndex(0), "Auth", "shop.Auth", "middleware"), us, occupation=occupation)
+    layer = Layer(RowIndex(0), "Auth", "shop.Auth", "middleware")
+    return ResultRow(layer, us, occupation=occupation, counts=counts())
 
 
 def test_the_share_of_a_layer_is_of_the_time_in_which_it_holds_the_event_loop() -> None:
@@ -270,10 +277,32 @@ def test_the_share_of_a_layer_is_of_the_time_in_which_it_holds_the_event_loop() 
         assert divided(row(unknown), 1000.0, "it answers") == LayerLoad(why="it answers")
 
 
+def test_no_share_is_above_the_whole() -> None:
+    assert divided(row(Estimate(1010.0, 990.0, 1030.0)), 1000.0, None).share == Estimate(1.0, 0.99, 1.0)
+    assert divided(row(Estimate(1020.0, 1010.0, 1030.0)), 1000.0, None).share == Estimate(1.0, 1.0, 1.0)
+    longer = "its self time is longer than the time between two responses, so the two cannot be compared"
+    us = Estimate(1520.0, 1510.0, 1530.0)
+    assert divided(row(us), 1000.0, "it answers") == LayerLoad(why=f"it answers; {longer}")
+    assert divided(row(us), 1000.0, None) == LayerLoad(why=longer)
+
+
 def test_layers_that_take_next_to_nothing_are_not_bypassed() -> None:
     assert is_negligible(row(Estimate(1.0, 0.0, 4.9)), 500.0)
     assert not is_negligible(row(Estimate(1.0, 0.0, 5.1)), 500.0)
     assert not is_negligible(row(None), 500.0)
+
+
+@pytest.mark.parametrize("starting", [counts(tasks=1), counts(threads=1), None])
+def test_layers_that_start_what_may_go_on_after_the_request_are_bypassed(starting: Counts | None) -> None:
+    layer = replace(row(Estimate(1.0, 0.0, 4.9)), counts=starting)
+    assert starts(layer)
+    assert not is_negligible(layer, 500.0)
+
+
+def test_the_task_of_the_inner_app_ends_with_the_request() -> None:
+    layer = replace(row(None), layer=Layer(RowIndex(0), "Auth", "shop.Auth", "middleware", runs_task=True))
+    assert not starts(replace(layer, counts=counts(tasks=1)))
+    assert starts(replace(layer, counts=counts(tasks=2)))
 
 
 # ---- verdicts ----------------------------------------------------------------------------------------------------
@@ -309,6 +338,12 @@ def test_verdicts_on_shares(share: Estimate, conditions: Conditions, verdict: st
     judged = judge_share(LayerLoad(share, "bypass"), 0.05, conditions)
     assert judged.verdict == verdict
     assert (judged.reason or "").endswith(f"[{message_id}]" if message_id else "")
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(KEPT, "pass"), (OVER, "undecided")])
+def test_a_share_that_may_be_too_large_fails_no_budget(share: Estimate, verdict: str) -> None:
+    judged = judge_share(LayerLoad(share, "bypass"), 0.05, Conditions(), "the app may take another way")
+    assert (judged.verdict, judged.reason) == (verdict, None if verdict == "pass" else "the app may take another way")
 
 
 def test_the_share_of_the_split_needs_more_room_to_fail() -> None:

@@ -43,12 +43,33 @@ class NoOp(Layer):
     pass
 
 
+def spin(us: int) -> None:
+    end = time.perf_counter_ns() + us * 1000
+    while time.perf_counter_ns() < end:
+        pass
+
+
 class Spin(Layer):
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        end = time.perf_counter_ns() + 200_000
-        while time.perf_counter_ns() < end:
-            pass
+        spin(200)
         await self.app(scope, receive, send)
+
+
+class SpinsLater(Layer):
+    """Starts a task when the app has answered, and does not wait for it."""
+
+    def __init__(self, app: Any) -> None:
+        super().__init__(app)
+        self.tasks = set[asyncio.Task[None]]()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def later() -> None:
+            spin(300)
+
+        await self.app(scope, receive, send)
+        task = asyncio.create_task(later())
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
 
 class Lock(Layer):
@@ -100,6 +121,16 @@ def test_a_spin_has_its_share(loop: LoopName, clients: int) -> None:
     effects = load_view(measurement).effects  # type: ignore[union-attr]
     never(any("serialises" in effect for effect in effects), f"{effects} of layers that do not wait")
     assert not effects
+
+
+@readings
+def test_what_a_layer_does_after_the_request_costs_requests_too() -> None:
+    spins = under_load(NoOp(SpinsLater(ok)), 20).layer("SpinsLater").load
+    assert spins is not None
+    assert spins.method == "bypass"
+    assert spins.share is not None
+    assert spins.share.high > 0.4
+    assert spins.share.estimate > 0.2
 
 
 @readings

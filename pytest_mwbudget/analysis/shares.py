@@ -134,13 +134,18 @@ def bypassed(pairs: Sequence[tuple[Burst, Burst]], own: Estimate | None, alpha: 
 def divided(row: ResultRow, request_us: Microseconds, why: str | None) -> LayerLoad:
     """Return the share of a request's time under load that is the layer's own, with the reason for no bypass.
 
-    Of the own time only the part counts that holds the event loop: while a layer waits, other requests are served.
+    Of the own time only the part counts that holds the event loop: while a layer waits, other requests are served. A
+    share can be too large by SPLIT_ROOM. One that is larger still is not known.
     """
     if row.us is None or not row.us.bounded:
         return LayerLoad(why=why)
     spent = row.occupation
-    own = spent.busy if spent is not None and spent.wait_us and spent.busy.bounded else row.us
-    return LayerLoad(own / request_us, "split", why or "there was too little time for it")
+    share = (spent.busy if spent is not None and spent.wait_us and spent.busy.bounded else row.us) / request_us
+    if share.low > 1 + SPLIT_ROOM:
+        longer = "its self time is longer than the time between two responses, so the two cannot be compared"
+        return LayerLoad(why=f"{why}; {longer}" if why else longer)
+    share = Estimate(*(min(end, 1.0) for end in (share.estimate, share.low, share.high)))
+    return LayerLoad(share, "split", why or "there was too little time for it")
 
 
 def is_negligible(row: ResultRow, working_us: Microseconds) -> bool:
@@ -148,7 +153,16 @@ def is_negligible(row: ResultRow, working_us: Microseconds) -> bool:
 
     The server works for `working_us` for each request, which a busy machine changes little.
     """
-    return row.us is not None and row.us.high < NEGLIGIBLE_SHARE * working_us
+    return row.us is not None and row.us.high < NEGLIGIBLE_SHARE * working_us and not starts(row)
+
+
+def starts(row: ResultRow) -> bool:
+    """Return whether a layer starts work that may end after the request, and is then in no time of a request.
+
+    The task in which a task-spawning layer runs the inner app ends before.
+    """
+    counts = row.counts
+    return counts is None or counts.tasks.high > row.layer.runs_task or counts.threads.high > 0
 
 
 def rps_of(bursts: Sequence[Burst], alpha: float) -> Estimate:
@@ -296,8 +310,8 @@ class Conditions:
         return None
 
 
-def judge_share(layer_load: LayerLoad, bound: float, conditions: Conditions) -> Judged:
-    """Judge the share of a layer by its budget, both from 0 to 1.
+def judge_share(layer_load: LayerLoad, bound: float, conditions: Conditions, doubt: str | None = None) -> Judged:
+    """Judge the share of a layer by its budget, both from 0 to 1. `doubt` is why it may be too large.
 
     A share of method `split`, the layer's self time divided by the time of a request, can be too large. So it fails
     only if it is above the budget by more than SPLIT_ROOM. Where the time of a request contains time of the load
@@ -307,7 +321,8 @@ def judge_share(layer_load: LayerLoad, bound: float, conditions: Conditions) -> 
         reason = layer_load.why or "there were too few rounds of bursts"
         return Judged(bound, "undecided", tagged(f"there is no share for it: {reason}", "not-bypassed"))
     room = None if layer_load.method == "bypass" else SPLIT_ROOM
-    of_share = replace(conditions.of_figure, room=room, no_pass=conditions.clients_cost)
+    excuse = conditions.excuse or doubt
+    of_share = replace(conditions.of_figure, room=room, no_pass=conditions.clients_cost, no_fail=excuse)
     return judge.judge(RPS_SHARE, layer_load.share, bound, of_share)
 
 

@@ -73,7 +73,10 @@ async def under_load(
                 for row in result.layers:
                     entry = entries.get(row.layer.index)
                     if entry in arms.layers and is_negligible(row, driver.working_ns / 1000):
-                        arms.refuse(entry, f"it takes less than {NEGLIGIBLE_SHARE:.0%} of the time of a request")
+                        arms.refuse(
+                            entry,
+                            f"it takes less than {NEGLIGIBLE_SHARE:.0%} of the time of a request, and starts no task",
+                        )
                 await arms.try_each(settings.startup_timeout_s)
                 bursts = await driver.rounds(begin_ns)
     seconds = (clock() - begin_ns) / NS_PER_S
@@ -307,15 +310,20 @@ class _Outcome:
         entry, layer_load = self.entries.get(row.layer.index), LayerLoad()
         wait = self._wait(entry, row)
         why: str | None = "the request did not come to it"
+        doubt: str | None = None
         if entry is not None:
             pairs = self.bursts.pairs(entry)
             layer_load = shares.bypassed(pairs, row.us, alpha) if pairs else layer_load
-            why = self.driver.arms.why_not.get(entry) or self._other_way(layer_load, row, wait)
+            why, other = self.driver.arms.why_not.get(entry), self._other_way(layer_load, row, wait)
+            if other is not None and shares.starts(row):
+                doubt = tagged(f"what it starts works after the response, or {other}", "not-bypassed")
+            else:
+                why = why or other
         if layer_load.share is None or why is not None:
             # Other processes lengthen the bursts, and hardly the time that the server works.
             busy = load.busy if self.bursts.noisy and load.busy else 1.0
             layer_load = shares.divided(row, busy * load.request_us, why)
-        judged = None if bound is None else shares.judge_share(layer_load, bound, self.conditions)
+        judged = None if bound is None else shares.judge_share(layer_load, bound, self.conditions, doubt)
         return replace(row, load=replace(layer_load, wait=wait, judged=judged))
 
     def _other_way(self, layer_load: LayerLoad, row: ResultRow, wait: Wait | None) -> str | None:
