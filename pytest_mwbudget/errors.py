@@ -124,7 +124,7 @@ def text_of(error: BaseException) -> str:
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error, its causes and contexts, and the members of groups, each once."""
+    """Yield the error, its causes, contexts and the members of groups, each once, causes first."""
     seen: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -132,9 +132,9 @@ def chain(error: BaseException) -> Iterator[BaseException]:
         if exception is None or any(exception is other for other in seen):
             continue
         seen.append(exception)
-        waiting += [attribute_of(exception, "__cause__"), attribute_of(exception, "__context__")]
         if issubclass(type(exception), BaseExceptionGroup):
             waiting += BaseExceptionGroup.exceptions.__get__(exception)
+        waiting += [attribute_of(exception, "__context__"), attribute_of(exception, "__cause__")]
         yield exception
 
 

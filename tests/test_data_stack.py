@@ -14,6 +14,7 @@ from pytest_mwbudget.asgi import loops
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.interpreter.data_stack import with_room
 from pytest_mwbudget.model.results import LoopName
+from pytest_mwbudget.session.gate import measurable
 from pytest_mwbudget.workload.host import Host
 
 from .apps import ASYNCIO, run_inside
@@ -78,10 +79,41 @@ RUNS: dict[str, Callable[[Callable[[], int]], int]] = {
 def test_no_depth_of_the_stack_makes_a_call_slow(name: str) -> None:
     if name in get_args(LoopName):
         pytest.importorskip(name)
-    if most_faults(lambda function: function()) < CALLS:
+    if most_faults(lambda function: function()) < CALLS / 2:
         pytest.skip("this Python keeps a chunk of its stack that is free")
     assert most_faults(RUNS[name]) < CALLS / 2
     assert with_room(lambda: most_faults(RUNS[name])) < CALLS / 2
+
+
+class Item:
+    """Has what `measurable` needs of an item of pytest."""
+
+    had_room = False
+
+    def runtest(self) -> None:
+        self.had_room = sys._getframe(1).f_code is with_room.__code__
+
+
+class ItemOfAnotherPlugin(Item):
+    @property
+    def runtest(self) -> Any:
+        return super().runtest
+
+
+@pytest.mark.parametrize(("item", "room"), [(Item(), True), (ItemOfAnotherPlugin(), False)])
+def test_a_test_has_room_while_it_runs_and_is_as_before_afterwards(item: Any, room: bool) -> None:
+    with measurable(item):
+        item.runtest()
+    assert vars(item).pop("had_room") == room
+    assert vars(item) == {}
+
+
+def test_what_stands_in_for_a_test_stays() -> None:
+    item: Any = Item()
+    item.runtest = stand_in = item.runtest
+    with measurable(item):
+        item.runtest()
+    assert vars(item) == {"had_room": True, "runtest": stand_in}
 
 
 @pytest.mark.parametrize(("option", "mark"), [("--mw-budget", "@pytest.mark.mw_budget"), ("--mw-budget-survey", "")])

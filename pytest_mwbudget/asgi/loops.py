@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import Context, copy_context
+from functools import partial
 from selectors import BaseSelector
 from types import CoroutineType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
@@ -397,12 +398,12 @@ def run(name: LoopName | None, function: Callable[[], Awaitable[_T]]) -> _T:
     if name == "trio":
         import trio
 
-        with_room(lambda: trio.run(main))
+        with_room(partial(trio.run, main))
         return results[0]
     coroutine = main()
     try:
         with runner(name) as asyncio_runner:
-            with_room(lambda: asyncio_runner.run(coroutine))
+            with_room(partial(asyncio_runner.run, coroutine))
     finally:
         # An interrupt inside nested tasks can end the loop while the coroutine is suspended and has to clean up.
         with suppress(RuntimeError):

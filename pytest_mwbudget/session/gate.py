@@ -347,15 +347,18 @@ def _explained(item: pytest.Item, *, check_settings: bool = False) -> Generator[
 
 @contextmanager
 def measurable(item: pytest.Item) -> Iterator[None]:
-    """Run the test, in the block, with room for frames and without a deadline for its examples."""
-    runtest = item.runtest
-    # An async test makes its requests on the event loop that it runs on, which starts in `runtest`.
-    item.runtest = partial(with_room, runtest)  # type: ignore[method-assign]
+    """Give a test room for frames, and lift the deadline of its examples, in the block."""
+    # The event loop of an async test, on which it makes its requests, starts in `runtest`.
+    attributes = vars(item)
+    before = attributes.get("runtest")
+    attributes["runtest"] = partial(with_room, item.runtest)
     try:
         with without_deadline(item):
             yield
     finally:
-        item.runtest = runtest  # type: ignore[method-assign]
+        del attributes["runtest"]
+        if before is not None:
+            attributes["runtest"] = before
 
 
 def _measures(item: pytest.Item) -> bool:
