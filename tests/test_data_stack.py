@@ -122,8 +122,9 @@ def test_an_async_test_runs_with_room(option: str, mark: str, pytester: pytest.P
     pytester.makepyfile(f"""
 import sys
 
-import httpx
 import pytest
+
+from pytest_mwbudget.asgi.http_library import httpx
 
 
 async def app(scope, receive, send):

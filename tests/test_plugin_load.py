@@ -27,13 +27,15 @@ import pytest_mwbudget.load.bursts
 import pytest_mwbudget.load.process
 import pytest_mwbudget.load.server
 from pytest_mwbudget.analysis.shares import Burst, Bursts, Conditions, Observation
+from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings, Under
 from pytest_mwbudget.errors import MeasurementError, ResponseError
 from pytest_mwbudget.load.bursts import _Driver, _Outcome, requests_of
 from pytest_mwbudget.load.processor import Cores
 from pytest_mwbudget.load.server import Served
 from pytest_mwbudget.model.estimate import Estimate
-from pytest_mwbudget.model.results import RequestLine, Result, ResultRow
+from pytest_mwbudget.model.quantities import RPS_SHARE
+from pytest_mwbudget.model.results import Count, Counts, RequestLine, Result, ResultRow
 from pytest_mwbudget.model.stack import Layer, RowIndex
 from pytest_mwbudget.storage.codec import measured_run
 
@@ -553,25 +555,45 @@ OTHER_WAY = "the app takes another way without it: 600 µs less under load, not 
 def test_the_figures_of_a_layer_are_those_of_bursts_past_it_if_these_tell(
     whole: Burst, longest_us: float, why_not: Any, method: str, share: float, why: str | None
 ) -> None:
+    load = under_load_past(whole, longest_us, why_not).load
+    assert load is not None
+    assert load.share is not None
+    assert (load.method, load.why, load.share.estimate) == (method, why, pytest.approx(share))
+    assert load.judged is not None
+    assert (load.judged.verdict == "fail") == (method == "bypass")
+
+
+def test_a_layer_that_starts_a_task_is_not_blamed_if_it_may_be_another_way() -> None:
+    load = under_load_past(Burst(1000.0, [1000.0], (100.0,)), 10.0, {}, tasks=1).load
+    assert load is not None
+    assert load.share is not None
+    assert load.judged is not None
+    assert (load.method, load.why, load.share.estimate) == ("bypass", None, pytest.approx(0.6))
+    assert load.judged.verdict == "undecided"
+    assert load.judged.reason == f"what it starts works after the response, or {OTHER_WAY} [not-bypassed]"
+
+
+def under_load_past(whole: Burst, longest_us: float, why_not: Any, tasks: int = 0) -> ResultRow:
+    """Return the row of a layer of 5 µs and a budget of 10 %, past which requests take 400 µs."""
     arms = asyncio.run(arms_of(Noop(hello)))
     arms.why_not.update(why_not)
     bursts = Bursts([{None: whole, FIRST: replace(whole, request_us=400.0)}] * 6)
     driver: Any = SimpleNamespace(
         arms=arms,
-        settings=Settings(),
+        settings=Settings(load_budgets=Budgets({RPS_SHARE: 0.1})),
         under=Under(9),
         requests=1,
         served=Served(1, "uvicorn"),
         caller=SimpleNamespace(loop=SimpleNamespace(name="asyncio")),
     )
-    row = ResultRow(Layer(RowIndex(0), "Noop", "tests.apps.Noop", "middleware"), Estimate(5.0, 4.0, 6.0), "split")
+    none, started = Count(0, 0, 0), Count(tasks, tasks, tasks)
+    counts = Counts(none, none, none, started, none, none, none, none, none)
+    layer = Layer(RowIndex(0), "Noop", "tests.apps.Noop", "middleware")
+    row = ResultRow(layer, Estimate(5.0, 4.0, 6.0), "split", counts=counts)
     before = Result(request=RequestLine("GET", "/"), status=200, layers=(row,))
     observed = observation(1, 10.0), observation(9, longest_us)
     outcome = _Outcome(before, driver, bursts, observed, {RowIndex(0): FIRST}, Conditions())
-    load = outcome.result(1.0).layers[0].load
-    assert load is not None
-    assert load.share is not None
-    assert (load.method, load.why, load.share.estimate) == (method, why, pytest.approx(share))
+    return outcome.result(1.0).layers[0]
 
 
 def test_the_end_of_the_load_generator_is_not_blamed_on_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
