@@ -108,6 +108,12 @@ def test_what_does_not_grow_is_never_named(make: Callable[[random.Random], tuple
         assert not found_in(values, reference).grows
 
 
+def test_what_a_slowing_machine_may_add_is_in_the_interval() -> None:
+    chance = random.Random(1)
+    growth = [found_in(*slowing(chance)).ns_per_request for _ in range(20)]
+    assert all(ns.low < 0 < ns.estimate < ns.high for ns in growth)
+
+
 @pytest.mark.parametrize(("make", "grown"), [(constant, 6.0), (constant, 20.0), (half_speed_for_a_while, 20.0)])
 def test_growth_is_named_with_its_slope(
     make: Callable[[random.Random], tuple[list[float], list[float]]], grown: float

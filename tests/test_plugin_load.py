@@ -481,6 +481,24 @@ def test_an_exception_of_the_app_does_not_end_the_test(link: str, to: str) -> No
     assert raised == [error]
 
 
+def test_an_app_is_warmed_up_until_the_share_of_the_time_is_over() -> None:
+    now_ns, bursts = [5_000_000_000], []
+
+    async def sent(clients: int, requests: int) -> dict[str, int]:
+        bursts.append((clients, requests))
+        now_ns[0] += 100_000 * requests
+        return {"ns": 100_000 * requests}
+
+    driver: Any = SimpleNamespace(
+        under=Under(9), clock=lambda: now_ns[0], limit_ns=10**9, sent=sent, _cpu_ns=lambda: now_ns[0] // 2
+    )
+    asyncio.run(_Driver.warm(driver, now_ns[0]))
+    assert len(bursts) > 2
+    assert bursts[0] == (9, 9)
+    assert now_ns[0] - 5_000_000_000 > 0.1 * 10**9
+    assert (driver.request_ns, driver.working_ns) == (100_000, 50_000)
+
+
 def test_the_number_of_requests_of_a_burst() -> None:
     assert requests_of(100_000.0, 1, 10e9) == 800
     assert requests_of(100_000.0, 1000, 10e9) == 2000

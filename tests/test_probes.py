@@ -13,7 +13,7 @@ import subprocess
 import sys
 import types
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +35,7 @@ from pytest_mwbudget.analysis.event_log import spent
 from pytest_mwbudget.analysis.samples import BlankLayers
 from pytest_mwbudget.asgi import server
 from pytest_mwbudget.model.stack import HARNESS, SUSPENDED
+from pytest_mwbudget.timing.probe_code import framework_probe_for
 from pytest_mwbudget.timing.probes import Probes
 
 from . import apps
@@ -121,6 +122,7 @@ WITH_AN_AUDIT_HOOK = """
 import asyncio, sys
 from tests.apps import Defaults, Endpoint, Noop, caller, discovered, partial
 from pytest_mwbudget.analysis.samples import BlankLayers
+from pytest_mwbudget.timing.probe_code import framework_probe_for
 from pytest_mwbudget.timing.probes import Probes
 
 raised, watching = [], False
@@ -760,6 +762,30 @@ def test_what_tasks_of_the_endpoints_own_do_is_the_endpoints(receiver_first: boo
     harness, outer, inner, own, *_ = typical_us(Noop(Noop(endpoint)))
     assert own > 300
     assert max(harness, outer, inner) < 150
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_probe_of_a_frameworks_layer_logs_both_crossings_of_each_side(plain: bool) -> None:
+    now_ns, timeline = [100], [0, 100]
+
+    def clock() -> int:
+        now_ns[0] += 1
+        return now_ns[0]
+
+    async def answer() -> int:
+        return 7
+
+    def layer(*arguments: int, **named: int) -> Awaitable[int]:
+        assert (arguments, named) == ((1,), {"key": 2})
+        return answer()
+
+    async def main() -> int:
+        return await framework_probe_for(timeline, clock, plain=plain)((5, layer), 1, key=2)
+
+    assert asyncio.run(main()) == 7
+    # A plain layer is entered when it is called, and again when its answer is awaited.
+    entered = [0, 100, 5, 101, 0, 102, 5, 103, 0, 104]
+    assert timeline == (entered if plain else entered[:6])
 
 
 def test_a_layer_that_spins_among_others() -> None:
