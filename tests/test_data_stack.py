@@ -27,7 +27,7 @@ DEPTHS = range(200)
 def called() -> None: ...
 
 
-# Its frame is larger than that of `at`, so at some depth there is no room for it.
+# Its frame is larger than that of `at`, so at one of the depths a chunk has no room for it.
 called.__code__ = called.__code__.replace(co_stacksize=60)
 
 

@@ -588,7 +588,8 @@ def test_a_layer_that_starts_a_task_is_not_blamed_if_it_may_be_another_way() -> 
     assert load.judged is not None
     assert (load.method, load.why, load.share.estimate) == ("bypass", None, pytest.approx(0.6))
     assert load.judged.verdict == "undecided"
-    assert load.judged.reason == f"what it starts works after the response, or {OTHER_WAY} [not-bypassed]"
+    beside = "it starts tasks or threads that may work after the response"
+    assert load.judged.reason == f"{beside}, or {OTHER_WAY}; set a budget of us or of tasks instead [not-bypassed]"
 
 
 def under_load_past(whole: Burst, longest_us: float, why_not: Any, tasks: int = 0) -> ResultRow:

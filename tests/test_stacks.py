@@ -56,7 +56,7 @@ def measured(app: Any, method: str = "GET", url: str = "/", **options: Any) -> M
 
 
 def counted(app: Any, method: str = "GET", url: str = "/") -> Measurement:
-    """Measure without timing, for tests of what requests answer."""
+    """Count only, for tests that do not look at times."""
     return measured(app, method, url, settings={"timed": False})
 
 

@@ -47,10 +47,10 @@ class Burst:
     """A burst of requests.
 
     `request_us` is the time between two responses. `latencies_us` are those that clients saw, in order of size.
-    `gauges` are the slowest times of a fixed piece of work during the burst: on the server's core, and on that of the
-    load generator. `waited` is the share of the burst in which the server or the load generator was ready and had no
-    core, of the two the larger one. `busy` is the share in which the server's thread worked, `sending` that of the load
-    generator. `collecting_us` is the time of garbage collection for each request.
+    `gauges` are the slowest times that a fixed piece of work took during the burst, on the server's core and on the
+    load generator's. `waited` is the share of the burst in which the server was ready to run but had no core, or that
+    of the load generator if it is larger. `busy` is the share in which the server's thread worked, `sending` that of
+    the load generator. `collecting_us` is the time of garbage collection for each request.
     """
 
     request_us: Microseconds

@@ -73,10 +73,8 @@ async def under_load(
                 for row in result.layers:
                     entry = entries.get(row.layer.index)
                     if entry in arms.layers and is_negligible(row, driver.working_ns / 1000):
-                        arms.refuse(
-                            entry,
-                            f"it takes less than {NEGLIGIBLE_SHARE:.0%} of the time of a request, and starts no task",
-                        )
+                        least = f"less than {NEGLIGIBLE_SHARE:.0%} of the time of a request"
+                        arms.refuse(entry, f"it takes {least}, and starts no task or thread")
                 await arms.try_each(settings.startup_timeout_s)
                 bursts = await driver.rounds(begin_ns)
     seconds = (clock() - begin_ns) / NS_PER_S
@@ -314,9 +312,11 @@ class _Outcome:
         if entry is not None:
             pairs = self.bursts.pairs(entry)
             layer_load = shares.bypassed(pairs, row.us, alpha) if pairs else layer_load
-            why, other = self.driver.arms.why_not.get(entry), self._other_way(layer_load, row, wait)
+            why = self.driver.arms.why_not.get(entry)
+            other = None if why is not None else self._other_way(layer_load, row, wait)
             if other is not None and shares.starts(row):
-                doubt = tagged(f"what it starts works after the response, or {other}", "not-bypassed")
+                beside = f"it starts tasks or threads that may work after the response, or {other}"
+                doubt = tagged(f"{beside}; set a budget of us or of tasks instead", "not-bypassed")
             else:
                 why = why or other
         if layer_load.share is None or why is not None:
