@@ -124,7 +124,10 @@ def test_an_event_wakes_who_waits_for_it(run: Run) -> None:
     assert run(main) == ["set", "woken"]
 
 
-def test_a_block_that_takes_too_long_is_ended(run: Run) -> None:
+def test_a_block_that_takes_too_long_is_ended_without_a_thread(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop that is always busy would not let a thread take the interpreter's lock."""
+    monkeypatch.setattr("pytest_mwbudget.asgi.deadlines.start_new_thread", pytest.fail)
+
     async def main() -> None:
         async with loops.current().limited(0.01):
             await anyio.sleep(10)
@@ -469,6 +472,17 @@ def test_a_limit_that_was_moved_holds_where_the_clock_of_the_loop_stands_still()
 
     with asyncio.Runner(loop_factory=Frozen) as runner:
         assert runner.run(main())
+
+
+def test_a_limit_holds_where_the_clock_of_trio_stands_still() -> None:
+    trio, testing = pytest.importorskip("trio"), pytest.importorskip("trio.testing")
+
+    async def main() -> None:
+        async with loops.current().limited(0.01):
+            await loops.current().event().wait()
+
+    with pytest.raises(loops.OutOfTimeError):
+        trio.run(main, clock=testing.MockClock())
 
 
 # ---- a machine without a free processor -----------------------------------------------------------------------------

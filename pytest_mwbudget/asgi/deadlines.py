@@ -11,9 +11,13 @@ from _thread import TIMEOUT_MAX, allocate_lock, start_new_thread
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..interpreter.clocks import Clock, perf_counter_ns, process_time_ns, runs
 from ..model.estimate import Nanoseconds, Seconds
+
+if TYPE_CHECKING:
+    import trio
 
 THREADS = "/proc/self/task"
 NS_PER_S = 1_000_000_000
@@ -152,11 +156,13 @@ class Alarm:
         self._unset()
 
 
-class AsyncioAlarm(Alarm):
-    """An alarm that uses a timer of the loop where the loop's clock runs.
+# A thread sleeps only where the loop's clock does not run. Python warns an app that forks while there is a second one.
+# And a loop that is always busy gives the interpreter's lock away only for the moment in which it asks the system for
+# events: a thread that wakes up then comes too late each time, for half a minute in a measured case.
 
-    A thread sleeps only where the clock does not: Python warns an app that forks while there is a second thread.
-    """
+
+class AsyncioAlarm(Alarm):
+    """An alarm that uses a timer of the loop where the loop's clock runs."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, deadline: Deadline, ring: Callable[[], object]) -> None:
         self._loop = loop
@@ -173,4 +179,37 @@ class AsyncioAlarm(Alarm):
     def _unset(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        super()._unset()
+
+
+class TrioAlarm(Alarm):
+    """An alarm that uses a task of trio's own nursery where the loop's clock runs. trio has no timer that calls."""
+
+    def __init__(self, deadline: Deadline, ring: Callable[[], object]) -> None:
+        import trio
+
+        self._trio = trio
+        self._spawn = trio.lowlevel.spawn_system_task  # before anyone counts its calls
+        self._scope: trio.CancelScope | None = None
+        # A test can freeze trio's clock, or run trio with another clock.
+        super().__init__(deadline, ring, trio.lowlevel.current_trio_token().run_sync_soon)
+
+    def _set(self) -> None:
+        if runs(self._trio.current_time):
+            # From now, not from the task's first step: the clock may be frozen by then.
+            self._scope = self._trio.CancelScope(deadline=self._trio.current_time() + self._deadline.left_s())
+            self._spawn(self._wait, self._scope)
+        else:
+            super()._set()
+
+    async def _wait(self, scope: trio.CancelScope) -> None:
+        with scope:
+            await self._trio.sleep_forever()
+        if scope is self._scope:
+            self._due()
+
+    def _unset(self) -> None:
+        if self._scope is not None:
+            self._scope.cancel()
+            self._scope = None
         super()._unset()

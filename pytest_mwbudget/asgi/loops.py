@@ -21,7 +21,7 @@ from ..errors import MeasurementError
 from ..interpreter.data_stack import with_room
 from ..model.estimate import Nanoseconds, Seconds
 from ..model.results import LoopName
-from .deadlines import Alarm, AsyncioAlarm, Deadline, Times, queued_ns
+from .deadlines import AsyncioAlarm, Deadline, Times, TrioAlarm, queued_ns
 
 if TYPE_CHECKING:
     import trio
@@ -259,8 +259,7 @@ class TrioLoop:
                 if deadline.move(seconds):
                     alarm.reset()
 
-            # A test can freeze trio's clock, or run trio with another clock.
-            alarm = Alarm(deadline, ring, self.trio.lowlevel.current_trio_token().run_sync_soon)
+            alarm = TrioAlarm(deadline, ring)
             try:
                 yield extend
             finally:
