@@ -907,7 +907,7 @@ def run_apart(pytester: pytest.Pytester, *arguments: str, seed: str = "random") 
         return pytester.run(sys.executable, "-m", "pytest", *alone(patch), *APART, *arguments)
 
 
-@pytest.mark.once
+@pytest.mark.live
 def test_workers_judge_and_the_process_that_reports_writes(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -735,7 +735,7 @@ def test_once(client, time):
 
 
 @pytest.mark.usefixtures("untimed")  # in this process; a worker imports the module anew
-@pytest.mark.once
+@pytest.mark.live
 def test_a_worker_that_crashes_loses_only_what_its_last_test_found(
     suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
