@@ -6,7 +6,7 @@ import asyncio
 import functools
 import gc
 import operator
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ import wrapt
 from fastapi import Depends, FastAPI, Response
 from fastapi.dependencies import utils as dependencies
 from fastapi.responses import PlainTextResponse, StreamingResponse
+from fastapi.routing import APIRoute, run_endpoint_function
 from fastapi.testclient import TestClient
 from jinja2 import DictLoader, Environment
 from starlette.applications import Starlette
@@ -313,6 +314,45 @@ def test_a_release_whose_functions_have_moved_closes_the_endpoint(
     assert measurement.endpoint.closed is not None
     assert why in measurement.endpoint.closed
     assert not measurement.endpoint.parts
+
+
+class CachedRoute(APIRoute):
+    """A route that answers by itself, unless it is asked for a fresh answer."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        original, known = super().get_route_handler(), Response("1", media_type="application/json")
+
+        async def handler(request: Request) -> Response:
+            if "known" in request.query_params:
+                return known
+            if "made" in request.query_params:
+                return Response("1", media_type="application/json")
+            if "called" in request.query_params:
+                await run_endpoint_function(dependant=self.dependant, values={}, is_coroutine=True)
+            return known if "called" in request.query_params else await original(request)
+
+        return handler
+
+
+@pytest.mark.parametrize(
+    ("query", "parts"),
+    [
+        ("", ["validate", "handler", "serialize"]),
+        ("called", ["handler"]),
+        ("made", ["serialize"]),
+        ("known", []),
+    ],
+)
+def test_a_route_with_a_handler_of_its_own_has_the_parts_that_it_calls(query: str, parts: list[str]) -> None:
+    custom = FastAPI()
+    custom.router.route_class = CachedRoute
+
+    @custom.get("/")
+    async def handler() -> int:
+        return 1
+
+    stack = stack_of(custom, f"/?{query}")
+    assert (stack.closed, rows(stack)) == (None, ["routing", "framework", *parts, "respond"])
 
 
 def test_an_app_that_cannot_be_read_closes_the_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,6 +77,8 @@ class Opening:
     route: str | None = None
     # What the framework has for the route: the callable, or Litestar's handler.
     endpoint: object = None
+    # Whether the app itself says which parts a request enters.
+    custom: bool = False
     # The hooks of the callable, empty for a route of FastAPI.
     handler: list[Hook] = field(default_factory=list)
     # The dependencies that FastAPI solved, the values in `dependency_overrides`, and how often FastAPI rebuilt a
@@ -161,8 +163,8 @@ class Opening:
                 self._guarded(litestar.hooks_beside(handler))
         elif "endpoint" in scope and scope["endpoint"] is not self.endpoint:
             self.endpoint, self.handler = scope["endpoint"], []
-            if fastapi.is_route(scope.get("route")):
-                self.route = "fastapi"
+            if fastapi.is_route(route := scope.get("route")):
+                self.route, self.custom = "fastapi", fastapi.has_own_handler(route)
             elif "starlette" in sys.modules:
                 self.route = "starlette"
             # FastAPI calls the handler of a WebSocket itself, past the function for those of requests.
@@ -239,7 +241,7 @@ class Opening:
         for gate in GATES[self.route]:
             if gate.needed and gate.function is None:
                 return f"{_release(self.route)} has no function {gate.name}"
-            due = gate.after is not None and all(part in entered for part in gate.after)
+            due = not self.custom and gate.after is not None and all(part in entered for part in gate.after)
             if due and not refused and not self._called(gate):
                 return f"{_release(self.route)} did not call {gate.name}"
         return None

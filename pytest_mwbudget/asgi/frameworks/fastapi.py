@@ -15,7 +15,7 @@ from ...interpreter.identity import is_a
 from ...model.endpoint import HANDLER, SERIALIZE, VALIDATE
 from ..callables import functions_called
 from .gates import Gate, hooks_of_callable
-from .reading import items, mapped, read
+from .reading import defined, items, mapped, read
 from .seam import FrameworkLayer, Hook
 
 # The attribute in which a model of Pydantic has its validators.
@@ -31,6 +31,11 @@ GATES = (
 def is_route(route: object) -> bool:
     """Return whether a route is of FastAPI, with dependencies."""
     return read(route, "dependant") is not None
+
+
+def has_own_handler(route: object) -> bool:
+    """Return whether the class of a route has its own `get_route_handler`, which may call any of the parts, or none."""
+    return read(type(route), "get_route_handler") is not defined("fastapi.routing", "APIRoute", "get_route_handler")
 
 
 def stand_ins(arguments: Mapping[str, object]) -> Sequence[object]:
