@@ -116,10 +116,10 @@ class Truth:
         if key not in self._costs:
             seconds = self.seconds * (SLOW_TRUTHS if self.endpoints[endpoint].median_us else 1)
             self._costs[key] = asyncio.run(cost(KINDS[kind], self.endpoints[endpoint], seconds, self.machine, *among))
-        found = self._costs[key]
+        layer_cost = self._costs[key]
         return {
-            "truth_us": found.us.estimate - noted_us(found.layer) + noted_us(layer),
-            "truth_half_width_us": found.us.half_width if found.slowdown == 1 else None,
+            "truth_us": layer_cost.us.estimate - noted_us(layer_cost.layer) + noted_us(layer),
+            "truth_half_width_us": layer_cost.us.half_width if layer_cost.slowdown == 1 else None,
         }
 
 
@@ -146,9 +146,9 @@ def worker(number: int, max_time_s: float, truth_s: float) -> list[Reading]:
         for index, (kind, layer, row) in enumerate(zip(drawn, layers, measured.layers, strict=True)):
             if row.us is not None and kind not in NEIGHBOURS:
                 known = {"stack": name, "place": place_of(index, count), "kind": kind}
-                found = {"low": row.us.low, "us": row.us.estimate, "high": row.us.high, "seconds": seconds}
+                figures = {"low": row.us.low, "us": row.us.estimate, "high": row.us.high, "seconds": seconds}
                 real = truth.of(kind, layer, endpoint, index, count - index - 1)
-                readings.append(known | found | real | {"slow": slow})
+                readings.append(known | figures | real | {"slow": slow})
     return readings
 
 
@@ -175,8 +175,8 @@ def measure(quick: bool, processes: int) -> list[Reading]:
 
 def fresh(number: int, max_time_s: float, truth_s: float) -> list[Reading]:
     """Take the readings of one process in a new interpreter."""
-    found = fresh_process(__file__, seed=number, number=number, max_time_s=max_time_s, truth_s=truth_s)
-    return [{"process": number, **reading} for reading in found]
+    readings = fresh_process(__file__, seed=number, number=number, max_time_s=max_time_s, truth_s=truth_s)
+    return [{"process": number, **reading} for reading in readings]
 
 
 def told(reading: Reading) -> bool:
@@ -224,10 +224,10 @@ def summary(label: str, readings: list[Reading]) -> list[str]:
 
 def grouped(readings: list[Reading], key: str) -> dict[str, list[Reading]]:
     """Group readings by the value of `key`, in order of first appearance."""
-    found: dict[str, list[Reading]] = {}
+    groups: dict[str, list[Reading]] = {}
     for reading in readings:
-        found.setdefault(reading[key], []).append(reading)
-    return found
+        groups.setdefault(reading[key], []).append(reading)
+    return groups
 
 
 def report(every: list[Reading]) -> Report:
@@ -254,8 +254,8 @@ def bias_goal(readings: list[Reading]) -> Goal:
     if not cells:
         return Goal(BIAS, "nothing that counts", met=False)
     worst = max(cells.values(), key=lambda own: abs(median(map(error_us, own))) / (0.1 + 0.01 * own[0]["truth_us"]))
-    found = f"{sum(near)} of {len(near)} layers in stacks; the worst is {median(map(error_us, worst)):+.2f} µs"
-    return Goal(BIAS, f"{found} ({describe(worst[0])})", all(near))
+    finding = f"{sum(near)} of {len(near)} layers in stacks; the worst is {median(map(error_us, worst)):+.2f} µs"
+    return Goal(BIAS, f"{finding} ({describe(worst[0])})", all(near))
 
 
 def describe(reading: Reading) -> str:
@@ -293,12 +293,12 @@ def tables_goal(readings: list[Reading]) -> Goal:
 def noop_goal(readings: list[Reading]) -> Goal:
     """Judge whether no-ops above fast endpoints are told from zero."""
     noops = [r for r in readings if r["kind"] == "no-op" and r["stack"] in ("3 layers", "10 layers")]
-    told = sum(reading["low"] > 0 for reading in noops)
+    above_zero = sum(reading["low"] > 0 for reading in noops)
     seconds = median(reading["seconds"] for reading in noops) if noops else 0.0
     return Goal(
         "a no-op is told from nothing in under a second",
-        f"{told} of {len(noops)} in stacks of 3 and 10, whole measurements of {seconds:.1f} s",
-        bool(noops) and told == len(noops) and seconds < 1,
+        f"{above_zero} of {len(noops)} in stacks of 3 and 10, whole measurements of {seconds:.1f} s",
+        bool(noops) and above_zero == len(noops) and seconds < 1,
     )
 
 

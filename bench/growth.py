@@ -74,11 +74,15 @@ def one_run(app: str, version: int, rounds: int) -> MeasuredRun:
 def compared(before: MeasuredRun, after: MeasuredRun, app: str, condition: str) -> list[Reading]:
     """Say for each layer what two runs differ by. The first reading has every certain change of unchanged rows."""
     changes = [change for _, change in compare(merged({"before": before}), merged({"after": after})).changes]
-    same = unchanged(app, {one.row for one in changes})
-    others = [[one.row, one.quantity, one.word] for one in changes if one.word in CERTAIN and one.row in same]
+    same = unchanged(app, {change.row for change in changes})
+    others = [
+        [change.row, change.quantity, change.word]
+        for change in changes
+        if change.word in CERTAIN and change.row in same
+    ]
     readings = []
     for layer in APPS[app]:
-        own = {one.quantity: one for one in changes if one.row == layer.name}
+        own = {change.quantity: change for change in changes if change.row == layer.name}
         time = own["us"]
         readings.append(
             {
@@ -98,8 +102,8 @@ def compared(before: MeasuredRun, after: MeasuredRun, app: str, condition: str) 
 
 def report(readings: Sequence[Reading]) -> Report:
     """Say how often each change was found, by which figure, and how often there was a false alarm."""
-    small = [one for one in readings if one["change"] in ("one attribute access", "one call", "one task")]
-    unseen = sum("bytecodes" not in one["more"] for one in small)
+    small = [reading for reading in readings if reading["change"] in ("one attribute access", "one call", "one task")]
+    unseen = sum("bytecodes" not in reading["more"] for reading in small)
     counted, timed = (alarms(readings, times=times) for times in (False, True))
     return Report(
         tables=[table(readings)],
@@ -113,7 +117,9 @@ def report(readings: Sequence[Reading]) -> Report:
 
 def alarms(readings: Sequence[Reading], *, times: bool) -> int:
     """Return how many pairs of runs have a false alarm of a time, or of a count."""
-    return sum(any((quantity in ("us", "busy_us")) is times for quantity in false_alarms(one)) for one in readings)
+    return sum(
+        any((quantity in ("us", "busy_us")) is times for quantity in false_alarms(reading)) for reading in readings
+    )
 
 
 def false_alarms(reading: Reading) -> list[str]:
@@ -126,13 +132,13 @@ def table(readings: Sequence[Reading]) -> Table:
     """Lay out the changes in the order of `LAYERS`, for each condition."""
     head = ("the layer grows by", "pairs", *COUNTS, "slower", "false alarms")
     lines = []
-    for condition in dict.fromkeys(one["condition"] for one in readings):
+    for condition in dict.fromkeys(reading["condition"] for reading in readings):
         for change in (layer.change for layer in LAYERS):
-            own = [one for one in readings if (one["condition"], one["change"]) == (condition, change)]
+            own = [reading for reading in readings if (reading["condition"], reading["change"]) == (condition, change)]
             if own:
-                found = [sum(quantity in one["more"] for one in own) for quantity in COUNTS]
-                slower = sum(one["word"] == "slower" for one in own)
-                numbers = (len(own), *found, slower, sum(bool(false_alarms(one)) for one in own))
+                grown = [sum(quantity in reading["more"] for reading in own) for quantity in COUNTS]
+                slower = sum(reading["word"] == "slower" for reading in own)
+                numbers = (len(own), *grown, slower, sum(bool(false_alarms(reading)) for reading in own))
                 lines.append((f"{change} ({condition})", *map(str, numbers)))
     return Table("Pairs of runs in which a figure of the layer has certainly grown", head, lines)
 

@@ -109,14 +109,14 @@ class Result:
 
 def machine() -> dict[str, str]:
     """Return the versions of Python and packages, and the system."""
-    found = {
+    versions = {
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, {processor()}",
     }
     for name in PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
 def revision(folder: Path = ROOT) -> str:

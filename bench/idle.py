@@ -102,12 +102,12 @@ def environment(directory: Path) -> dict[str, str]:
 
 def pair(suite: str, directory: Path) -> Reading:
     """Run pytest with and without the plugin, in random order, and time fixed work before, between and after."""
-    found: Reading = {}
+    reading: Reading = {}
     references_ms = [reference_ms()]
     for kind in random.sample(list(BLOCKED), len(BLOCKED)):
-        found[kind] = run(["-m", "pytest", *options(suite, kind)], directory)
+        reading[kind] = run(["-m", "pytest", *options(suite, kind)], directory)
         references_ms.append(reference_ms())
-    return {**found, "reference_ms": max(references_ms)}
+    return {**reading, "reference_ms": max(references_ms)}
 
 
 def instructions(suite: str, kind: str, directory: Path, seed: int) -> int:
@@ -120,10 +120,10 @@ def instructions(suite: str, kind: str, directory: Path, seed: int) -> int:
 
 def counted(told: str) -> int:
     """Parse the number of instructions in the output of cachegrind."""
-    found = COUNTED.search(told)
-    if found is None:
+    match = COUNTED.search(told)
+    if match is None:
         raise RuntimeError(f"cachegrind told no number of instructions: {told!r}")
-    return int(found[1].replace(",", ""))
+    return int(match[1].replace(",", ""))
 
 
 def reference_ms() -> float:
@@ -135,24 +135,24 @@ def reference_ms() -> float:
 
 def modules(suite: str, kind: str, directory: Path) -> set[str]:
     """Return the names of all modules that a run of pytest imports."""
-    found = directory / "modules.json"
-    run(["-c", LIST_MODULES, str(found), *options(suite, kind)], directory)
-    return set(json.loads(found.read_text(encoding="utf-8")))
+    path = directory / "modules.json"
+    run(["-c", LIST_MODULES, str(path), *options(suite, kind)], directory)
+    return set(json.loads(path.read_text(encoding="utf-8")))
 
 
 def modules_added(suite: str, directory: Path) -> list[str]:
     """Return the modules that the plugin adds. RuntimeError if the runs do not differ by the plugin."""
-    found = {kind: modules(suite, kind, directory) for kind in BLOCKED}
-    if f"{PACKAGE}.plugin" not in found["with"]:
+    imported = {kind: modules(suite, kind, directory) for kind in BLOCKED}
+    if f"{PACKAGE}.plugin" not in imported["with"]:
         raise RuntimeError(
             f"pytest with the plugin did not import {PACKAGE}.plugin: install it here ({sys.executable} -m pip install"
             " -e .)"
         )
-    if f"{PACKAGE}.plugin" in found["without"]:
+    if f"{PACKAGE}.plugin" in imported["without"]:
         raise RuntimeError(
             f"pytest with -pno:{PLUGIN} imported {PACKAGE}.plugin: see which other plugin or .pth file imports it"
         )
-    return sorted(found["with"] - found["without"])
+    return sorted(imported["with"] - imported["without"])
 
 
 def write_suite(directory: Path, tests: int) -> None:
@@ -174,7 +174,7 @@ def measure(quick: bool, pairs: int = PAIRS) -> list[Reading]:
             readings += [{"suite": suite, **pair(suite, directory)} for _ in range(QUICK_PAIRS if quick else pairs)]
             if SUITES[suite][1] == COLLECT:
                 seeds = range(QUICK_SEEDS if quick else SEEDS)
-                readings += [{"suite": suite, "instructions": one} for one in counts(suite, directory, seeds)]
+                readings += [{"suite": suite, "instructions": by_kind} for by_kind in counts(suite, directory, seeds)]
     return readings
 
 
@@ -190,7 +190,9 @@ def counts(suite: str, directory: Path, seeds: Sequence[int]) -> list[dict[str, 
 
 def report(readings: list[Reading]) -> Report:
     """Report the cost of the plugin for each suite and clock, the goals, and the modules."""
-    pairs = {suite: [one for one in readings if one["suite"] == suite and "with" in one] for suite in SUITES}
+    pairs = {
+        suite: [reading for reading in readings if reading["suite"] == suite and "with" in reading] for suite in SUITES
+    }
     timed = {suite: own for suite, own in pairs.items() if own}
     head = ["suite", "clock", "pairs", "without, ms", "with, ms", "added, ms", "interval", "added, %"]
     rows = [row(suite, clock, own) for suite, own in timed.items() for clock in CLOCKS]
@@ -210,18 +212,20 @@ def report(readings: list[Reading]) -> Report:
 
 def quicker_half(pairs: Sequence[Reading]) -> list[Reading]:
     """Return the half of the pairs during which the machine was faster."""
-    ordered = sorted(pairs, key=lambda one: float(one["reference_ms"]))
+    ordered = sorted(pairs, key=lambda reading: float(reading["reference_ms"]))
     return ordered[: math.ceil(len(ordered) / 2)]
 
 
 def added(clock: str, pairs: Sequence[Reading]) -> Estimate:
     """Estimate the added milliseconds: the median difference of the pairs of the quicker half, with its interval."""
-    return median_interval([one["with"][clock] - one["without"][clock] for one in quicker_half(pairs)], ALPHA)
+    return median_interval(
+        [reading["with"][clock] - reading["without"][clock] for reading in quicker_half(pairs)], ALPHA
+    )
 
 
 def typical(kind: str, clock: str, pairs: Sequence[Reading]) -> float:
     """Return the median milliseconds of the runs of a kind, over the quicker half."""
-    return float(median(one[kind][clock] for one in quicker_half(pairs)))
+    return float(median(reading[kind][clock] for reading in quicker_half(pairs)))
 
 
 def row(suite: str, clock: str, pairs: Sequence[Reading]) -> list[str]:
@@ -251,12 +255,14 @@ def goal(suite: str, clock: str, pairs: Sequence[Reading]) -> Goal:
 
 def instructions_of(readings: Sequence[Reading], suite: str) -> list[dict[str, int]]:
     """Return the instructions of a suite's pairs, by kind of run."""
-    return [one["instructions"] for one in readings if one["suite"] == suite and one.get("instructions")]
+    return [
+        reading["instructions"] for reading in readings if reading["suite"] == suite and reading.get("instructions")
+    ]
 
 
 def shares(numbers: Sequence[Mapping[str, int]]) -> list[float]:
     """Return the share of added instructions of each pair, in ascending order."""
-    return sorted(one["with"] / one["without"] - 1 for one in numbers)
+    return sorted(by_kind["with"] / by_kind["without"] - 1 for by_kind in numbers)
 
 
 def instructions_table(
@@ -266,7 +272,7 @@ def instructions_table(
     head = ("suite", "pairs", "without, millions", "added, millions", "added, %", "range, %", "at this pace, ms")
     rows = []
     for suite, numbers in executed.items():
-        more, without = shares(numbers), median(one["without"] for one in numbers) / 1e6
+        more, without = shares(numbers), median(by_kind["without"] for by_kind in numbers) / 1e6
         rows.append(
             [
                 suite,

@@ -177,10 +177,10 @@ def at_best_speed(references: Sequence[float]) -> list[bool]:
 async def caller(app: Any, warm_calls: int) -> server.Caller:
     """Make a caller of the app, and warm the app up with `warm_calls` requests."""
     request = build_request("GET", "/", {"headers": {"origin": "http://elsewhere"}})
-    found = server.Caller(app, await template_of(request), None)
+    call = server.Caller(app, await template_of(request), None)
     for _ in range(warm_calls):
-        await found()
-    return found
+        await call()
+    return call
 
 
 async def take(series: Series, count: int, request: Callable[[], Awaitable[float]]) -> None:
@@ -228,23 +228,23 @@ async def cost(
     async def request(call: server.Caller) -> float:
         return (await call()).elapsed_ns - endpoint.worked_ns
 
-    found = Cost(Estimate(0.0, -math.inf, math.inf), layer, 1.0)
+    difference = Cost(Estimate(0.0, -math.inf, math.inf), layer, 1.0)
     begin = perf_counter()
     for limit_s in (seconds, 2 * seconds, 3 * seconds):
-        while min(len(one.values) for one in taken) < FEWEST or perf_counter() - begin < limit_s:
+        while min(len(series.values) for series in taken) < FEWEST or perf_counter() - begin < limit_s:
             for call, series in zip(callers, taken, strict=True):
                 await call()
                 await take(series, CALLS, partial(request, call))
-        found = _difference(taken, layer, machine)
-        if found.slowdown == 1 and found.us.half_width <= KNOWN_US + KNOWN_SHARE * found.us.estimate:
+        difference = _difference(taken, layer, machine)
+        if difference.slowdown == 1 and difference.us.half_width <= KNOWN_US + KNOWN_SHARE * difference.us.estimate:
             break
-    return found
+    return difference
 
 
 def _difference(taken: Sequence[Series], layer: Any, machine: Machine) -> Cost:
     """Subtract the median request without the layer from that with the layer, at the best speed of the machine."""
-    quick_ns = min(quickest([ns for one in taken for ns in one.reference]), machine.seen_ns)
-    kept = [one.steady(quick_ns) for one in taken]
-    with_it, without = (batched_interval(one.values, ALPHA) * 0.001 for one in kept)
-    slowed = max(slowdown(one.reference, min(quick_ns, machine.best_ns)) for one in kept)
+    quick_ns = min(quickest([ns for series in taken for ns in series.reference]), machine.seen_ns)
+    kept = [series.steady(quick_ns) for series in taken]
+    with_it, without = (batched_interval(series.values, ALPHA) * 0.001 for series in kept)
+    slowed = max(slowdown(series.reference, min(quick_ns, machine.best_ns)) for series in kept)
     return Cost(independent_sum(with_it, -without), layer, slowed)

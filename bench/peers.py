@@ -128,7 +128,7 @@ async def truth_us(effort: float) -> dict[str, float]:
     seconds = TRUTH_S * effort
     machine = Machine()
     costs = {kind.__name__: await cost(own(kind), Endpoint(), seconds, machine) for kind in (Noop, Spin5, Spin50)}
-    added = {name: found.us.estimate for name, found in costs.items()}
+    added = {name: layer_cost.us.estimate for name, layer_cost in costs.items()}
     return {**added, **await removed_us([name for name in NAMES if name not in added], effort)}
 
 
@@ -170,17 +170,17 @@ def run_pytest(way: str, *options: str) -> None:
 def ask(way: str, seconds: float) -> dict[str, float]:
     """Measure each layer in one way within the given time; ours takes the time it needs. Returns µs by name."""
     with tempfile.TemporaryDirectory() as directory:
-        found = Path(directory) / "found.json"
+        result_path = Path(directory) / "found.json"
         if way == OURS:
-            run_pytest(way, "--mw-budget", f"--mw-budget-json={found}")
-            layers = json.loads(found.read_text(encoding="utf-8"))["measurements"][0]["layers"]
+            run_pytest(way, "--mw-budget", f"--mw-budget-json={result_path}")
+            layers = json.loads(result_path.read_text(encoding="utf-8"))["measurements"][0]["layers"]
             return {layer["name"]: layer["us"]["estimate"] for layer in layers if layer["us"]}
         module = importlib.import_module(f"ways.{way}")
         if way == BENCHMARK:
             share = seconds / (len(LAYERS) + 1)
             options = ("--benchmark-disable-gc", "--benchmark-quiet", f"--benchmark-max-time={share}")
-            run_pytest(way, f"--benchmark-json={found}", *options)
-            return dict(module.layers_us(found))
+            run_pytest(way, f"--benchmark-json={result_path}", *options)
+            return dict(module.layers_us(result_path))
         return dict(asyncio.run(module.layers_us(seconds)))
 
 
@@ -258,10 +258,10 @@ def worker(kind: str, way: str = OURS, seconds: float = 0.0, effort: float = 1.0
     truth = asyncio.run(truth_us(effort)) if kind == "run" else {}
     before_us = asyncio.run(bare_us()) if kind == "run" and way in ADDING else None
     begin = perf_counter()
-    found = ask(way, seconds)
+    layers_us = ask(way, seconds)
     taken_s = perf_counter() - begin
     added_us = None if before_us is None else asyncio.run(tooled_us(way)) - before_us
-    return {"us": found, "truth_us": truth, "seconds": taken_s, "given_s": seconds, "added_us": added_us}
+    return {"us": layers_us, "truth_us": truth, "seconds": taken_s, "given_s": seconds, "added_us": added_us}
 
 
 def measured_s(budgets: Budgets) -> float:
@@ -303,8 +303,12 @@ def verdicts(effort: float) -> Reading:
     layers = {name: measurement.layer(name) for name in NAMES}
     # A verdict in doubt is known once requests without the layer are compared with its row.
     known |= {name: end_s for name in known if name in layers and in_doubt(layers[name], layers[name].counts)}
-    found = {name: str(layer.verdict) for name, layer in layers.items()}
-    return {"truth_us": truth, "verdicts": found, "seconds": {n: s for n, s in known.items() if n in found}}
+    layer_verdicts = {name: str(layer.verdict) for name, layer in layers.items()}
+    return {
+        "truth_us": truth,
+        "verdicts": layer_verdicts,
+        "seconds": {n: s for n, s in known.items() if n in layer_verdicts},
+    }
 
 
 def measure(quick: bool) -> list[Reading]:
@@ -318,8 +322,8 @@ def measure(quick: bool) -> list[Reading]:
     readings = []
     for run in range(1 if quick else RUNS):
         for share, task in random.sample(tasks, len(tasks)):
-            found = fresh_process(__file__, **task, seconds=share * seconds, effort=effort)
-            readings.append({**task, "run": run, "share": share, **found})
+            reading = fresh_process(__file__, **task, seconds=share * seconds, effort=effort)
+            readings.append({**task, "run": run, "share": share, **reading})
     lines = [{"kind": "lines", "way": way, "lines": lines_of(way)} for way in WAYS]
     return readings + lines
 
@@ -409,8 +413,8 @@ def nameless(present: dict[str, list[Reading]]) -> list[str]:
     for way, taken in present.items():
         spans = dict.fromkeys(name for reading in taken for name in reading["us"] if name not in NAMES)
         if spans and not any(values(taken, name) for name in NAMES):
-            said = ", ".join(f"`{span}` {median(values(taken, span)):.1f} µs" for span in spans)
-            notes.append(f"{WAYS[way].title} name no layer; what they say instead: {said}.")
+            figures = ", ".join(f"`{span}` {median(values(taken, span)):.1f} µs" for span in spans)
+            notes.append(f"{WAYS[way].title} name no layer; what they say instead: {figures}.")
     return notes
 
 
@@ -497,13 +501,13 @@ def gate_table(gates: list[Gate], ours: list[Reading]) -> Table:
     rows = []
     for gate in gates:
         truth_us = median(reading["truth_us"][gate.layer] for reading in ours)
-        found = [reading["verdicts"][gate.layer] for reading in ours]
+        our_verdicts = [reading["verdicts"][gate.layer] for reading in ours]
         rows.append(
             (
                 gate.layer,
                 f"{BUDGET * truth_us:.2f}",
                 "-" if gate.ours_s is None else f"{gate.ours_s:.2f}",
-                ", ".join(f"{found.count(verdict)} {verdict}" for verdict in dict.fromkeys(found)),
+                ", ".join(f"{our_verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(our_verdicts)),
                 f"{gate.cuts_s:.2f}" if gate.cuts_s else f"> {gate.longest_s:.1f}",
                 "-" if gate.sooner is None else f"{'' if gate.cuts_s else '> '}{gate.sooner:.1f}",
             )

@@ -468,10 +468,10 @@ def worker(role: str, name: str = "", url: str = "", max_time_s: float = MAX_TIM
         app = CASES[name].make(Place(Path(directory) / "written", url))
         for _ in range(TRIES):
             machine = Machine(known_ns)
-            found = asyncio.run(measured_case(app, CASES[name].whole, max_time_s, machine))
-            if found["slowdown"] < SLOW:
+            reading = asyncio.run(measured_case(app, CASES[name].whole, max_time_s, machine))
+            if reading["slowdown"] < SLOW:
                 break
-        return {"case": name, "seen_ns": machine.seen_ns, **found}
+        return {"case": name, "seen_ns": machine.seen_ns, **reading}
 
 
 async def measured_case(app: Any, whole: bool, max_time_s: float, machine: Machine) -> Reading:
@@ -500,15 +500,15 @@ def summed_us(layers: Sequence[LayerReport]) -> list[float] | None:
 
 def occupied(layers: Sequence[LayerReport]) -> Reading:
     """Add busy, waiting and processor time of the layers, in µs per request; None unless known for each layer."""
-    found = [report.occupation for report in layers if report.occupation is not None]
-    if not layers or len(found) < len(layers):
+    occupations = [report.occupation for report in layers if report.occupation is not None]
+    if not layers or len(occupations) < len(layers):
         return {"busy_us": None, "wait_us": None, "cpu_us": None, "blocking": None}
-    cpu_us = [occupation.cpu_us for occupation in found if occupation.cpu_us is not None]
+    cpu_us = [occupation.cpu_us for occupation in occupations if occupation.cpu_us is not None]
     return {
-        "busy_us": sum(occupation.busy.estimate for occupation in found),
-        "wait_us": sum(occupation.wait_us for occupation in found),
-        "cpu_us": sum(cpu_us) if len(cpu_us) == len(found) else None,
-        "blocking": sum(occupation.blocking for occupation in found),
+        "busy_us": sum(occupation.busy.estimate for occupation in occupations),
+        "wait_us": sum(occupation.wait_us for occupation in occupations),
+        "cpu_us": sum(cpu_us) if len(cpu_us) == len(occupations) else None,
+        "blocking": sum(occupation.blocking for occupation in occupations),
     }
 
 
@@ -563,10 +563,10 @@ def report(readings: list[Reading]) -> Report:
 
 def row_of(name: str, readings: Sequence[Reading]) -> Row:
     """Merge the readings of a case: the mean, between the lowest and the highest end of the intervals."""
-    found = [reading["us"] for reading in readings if reading["us"] is not None]
+    intervals = [reading["us"] for reading in readings if reading["us"] is not None]
     us = None
-    if found:
-        estimates, lows, highs = zip(*found, strict=True)
+    if intervals:
+        estimates, lows, highs = zip(*intervals, strict=True)
         us = Estimate(fmean(estimates), min(lows), max(highs))
     means = {
         key: mean_of([reading[key] for reading in readings])
@@ -712,13 +712,13 @@ def slept(row: Row) -> str:
 def header_reason(rows: Rows) -> str | None:
     """Explain the figures of decorators and pure layers that add a header."""
     names = ("1 decorator, process time", "decorator and subclass", "1 pure, process time", "2 pure, process time")
-    found = [added(rows, name) for name in names]
-    if None in found:
+    added_us = [added(rows, name) for name in names]
+    if None in added_us:
         return None
     published = ", ".join(f"{CASES[name].published:.0f}" for name in names)
     return (
         f"Headers in one and two task layers, and in one and two pure ones, were published with {published} µs; ours"
-        f" take {', '.join(figure(us) for us in found if us is not None)}. That a pure layer costs less than nothing"
+        f" take {', '.join(figure(us) for us in added_us if us is not None)}. That a pure layer costs less than nothing"
         " shows what the published runs can tell."
     )
 
@@ -769,8 +769,8 @@ def record_reason(rows: Rows) -> str | None:
     """Explain the cost of serialisation."""
     parts = []
     for name in ("FastAPI", "Starlette", "Litestar"):
-        found = [rows.get(f"records, {name}, {how}") for how in ("plain", "ready")]
-        us = [row.total_us for row in found if row is not None and row.total_us is not None]
+        own_rows = [rows.get(f"records, {name}, {how}") for how in ("plain", "ready")]
+        us = [row.total_us for row in own_rows if row is not None and row.total_us is not None]
         if len(us) == 2:
             parts.append(f"{name} {us[0] / 1000:.1f} ms plain and {us[1] / 1000:.1f} ready")
     if not parts:

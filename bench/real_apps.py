@@ -173,7 +173,7 @@ print(json.dumps(seen))
 def measure(quick: bool) -> list[Reading]:
     """Install and measure the applications."""
     applications = APPLICATIONS[:1] if quick else APPLICATIONS
-    return [reading(one, quick) for one in applications]
+    return [reading(application, quick) for application in applications]
 
 
 def reading(application: Application, quick: bool) -> Reading:
@@ -262,15 +262,15 @@ def found(path: Path) -> Reading:
         return {"requests": [], "left_out": []}
     stored = json.loads(path.read_text(encoding="utf-8"))
     return {
-        "requests": [summary(one) for one in stored["measurements"]],
-        "left_out": [[one["request"]["url"], one["reason"].partition("\n")[0]] for one in stored["left_out"]],
+        "requests": [summary(measurement) for measurement in stored["measurements"]],
+        "left_out": [[entry["request"]["url"], entry["reason"].partition("\n")[0]] for entry in stored["left_out"]],
     }
 
 
 def summary(measurement: Mapping[str, Any]) -> Reading:
     """Summarise one request: its layers, its total, its costliest layer."""
-    layers = [one for one in measurement["layers"] if one["us"] is not None]
-    costliest = max(layers, key=lambda one: one["us"]["estimate"], default=None)
+    layers = [layer for layer in measurement["layers"] if layer["us"] is not None]
+    costliest = max(layers, key=lambda layer: layer["us"]["estimate"], default=None)
     total, tasks = measurement["total_us"], measurement["ledger"]["total"]["tasks"]
     return {
         "url": measurement["request"]["url"],
@@ -291,14 +291,14 @@ def report(readings: Sequence[Reading]) -> Report:
     commands = ("application", "measure", "s", "pytest", "s", "outcomes", "asked again", "as before")
     return Report(
         tables=(
-            Table("What `mwbudget measure` finds", head, [row(one) for one in readings]),
-            Table("How the commands end", commands, [ending(one) for one in readings]),
+            Table("What `mwbudget measure` finds", head, [row(reading) for reading in readings]),
+            Table("How the commands end", commands, [ending(reading) for reading in readings]),
         ),
         goals=(
             Goal(
                 "`mwbudget measure` measures at least one route of every application, and ends with status 0",
-                ", ".join(f"{one['app']} {len(one['measure']['requests'])}" for one in readings),
-                all(one["measure"]["requests"] and one["measure"]["status"] == 0 for one in readings),
+                ", ".join(f"{reading['app']} {len(reading['measure']['requests'])}" for reading in readings),
+                all(reading["measure"]["requests"] and reading["measure"]["status"] == 0 for reading in readings),
             ),
             Goal(
                 "after a measurement every route answers as before, and no function has other code",

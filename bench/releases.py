@@ -82,7 +82,8 @@ def measure(quick: bool) -> list[Reading]:
         folder = Path(os.environ.get(KEPT, name)).resolve()
         package = wheel(Path(name))
         return [
-            reading(environment(one, folder, package), one, quick) for one in (RELEASES[-1:] if quick else RELEASES)
+            reading(environment(release, folder, package), release, quick)
+            for release in (RELEASES[-1:] if quick else RELEASES)
         ]
 
 
@@ -99,12 +100,12 @@ def reading(python: Path, release: str, quick: bool) -> Reading:
         if done.returncode != 0:
             raise RuntimeError(f"starlette {release}: {done.stdout}{done.stderr}")
         document = json.loads((Path(name) / "result.json").read_text(encoding="utf-8"))
-    found = document["measurements"][0]
+    measurement = document["measurements"][0]
     return {
         "release": release,
         "python": document["environment"]["python"],
         "anyio": document["environment"]["packages"]["anyio"],
-        "rows": {name: figures(us, counts) for name, us, counts in rows(found)},
+        "rows": {name: figures(us, counts) for name, us, counts in rows(measurement)},
     }
 
 
@@ -142,8 +143,8 @@ def rows(measurement: Mapping[str, Any]) -> Iterator[tuple[str, Any, Mapping[str
 
 def figures(us: Mapping[str, float] | None, counts: Mapping[str, Any]) -> Reading:
     """Take the figures of a row that the report shows."""
-    found = {quantity: counts[quantity] and counts[quantity]["count"] for quantity in COUNTED}
-    return {**found, "us": us and [us["estimate"], us["low"], us["high"]]}
+    counted = {quantity: counts[quantity] and counts[quantity]["count"] for quantity in COUNTED}
+    return {**counted, "us": us and [us["estimate"], us["low"], us["high"]]}
 
 
 # ---- the report --------------------------------------------------------------------------------------------------
@@ -151,10 +152,10 @@ def figures(us: Mapping[str, float] | None, counts: Mapping[str, Any]) -> Readin
 
 def report(readings: Sequence[Reading]) -> Report:
     """Derive tables and goals from the readings, which stand in the order of the releases."""
-    names = list(dict.fromkeys(name for one in readings for name in one["rows"]))
+    names = list(dict.fromkeys(name for reading in readings for name in reading["rows"]))
     layers = [name for name in names if not name.startswith("(")]
     changes = [change for before, after in pairwise(readings) for change in changed(before, after)]
-    uncounted = [one["release"] for one in readings if one["rows"]["(total)"]["bytecodes"] is None]
+    uncounted = [reading["release"] for reading in readings if reading["rows"]["(total)"]["bytecodes"] is None]
     return Report(
         tables=(
             figures_of("bytecodes", "Bytecode instructions per request", layers, readings),
@@ -174,7 +175,7 @@ def report(readings: Sequence[Reading]) -> Report:
 def figures_of(quantity: str, title: str, layers: Sequence[str], readings: Sequence[Reading]) -> Table:
     """Lay out one figure of every layer and of the whole request, with a line for each release."""
     names = (*layers, "(total)")
-    lines = [(one["release"], *(shown(one, name, quantity) for name in names)) for one in readings]
+    lines = [(reading["release"], *(shown(reading, name, quantity) for name in names)) for reading in readings]
     return Table(title, ("starlette", *map(short, layers), "total"), lines)
 
 
@@ -185,10 +186,10 @@ def short(name: str) -> str:
 
 def shown(one: Reading, name: str, quantity: str) -> str:
     """Format a figure of a row; `-` if the release has no such row or figure."""
-    found = one["rows"].get(name, {}).get(quantity)
-    if found is None:
+    figure = one["rows"].get(name, {}).get(quantity)
+    if figure is None:
         return "-"
-    return f"{found[0]:.1f}" if quantity == "us" else f"{found:,}"
+    return f"{figure[0]:.1f}" if quantity == "us" else f"{figure:,}"
 
 
 def changed(before: Reading, after: Reading) -> Iterator[tuple[str, str, str]]:
@@ -197,9 +198,9 @@ def changed(before: Reading, after: Reading) -> Iterator[tuple[str, str, str]]:
         earlier = before["rows"].get(name)
         if name == "(total)" or earlier is None:
             continue
-        said = [f"{key} {earlier[key]:,} → {now[key]:,}" for key in COUNTED if earlier[key] != now[key]]
-        if said:
-            yield short(name), after["release"], ", ".join(said)
+        changes = [f"{key} {earlier[key]:,} → {now[key]:,}" for key in COUNTED if earlier[key] != now[key]]
+        if changes:
+            yield short(name), after["release"], ", ".join(changes)
 
 
 if __name__ == "__main__":

@@ -134,10 +134,10 @@ async def rebuilt(timing: Timing, timed: Timed, kinds: list[str], share: float) 
     try:
         with mock.patch.object(arms, "Bypasses", Rebuilt):
             request_ns = timed.whole.estimate * 1000
-            found = await savings.Savings(timing, request_ns, timing.savings_ns, most_rounds=10**6).measured(layers)
+            saves = await savings.Savings(timing, request_ns, timing.savings_ns, most_rounds=10**6).measured(layers)
     finally:
         timing.schedule = usual
-    return [found[index] for index in layers]
+    return [saves[index] for index in layers]
 
 
 def worker(number: int, max_time_s: float, share: float) -> list[Reading]:
@@ -146,9 +146,9 @@ def worker(number: int, max_time_s: float, share: float) -> list[Reading]:
     truths: list[Saves] = []
 
     async def with_truths(timing: Timing, timed: Timed, counts: Mapping[RowIndex, Counts]) -> Timed:
-        found = await savings.compared(timing, timed, counts)
+        compared = await savings.compared(timing, timed, counts)
         truths.extend(await rebuilt(timing, timed, kinds, share))
-        return found
+        return compared
 
     request = build_request("GET", "/", {"headers": {"origin": "http://elsewhere", "accept-encoding": "gzip"}})
     settings = Settings(max_time_s=max_time_s, lifespan=False)
@@ -161,9 +161,9 @@ def worker(number: int, max_time_s: float, share: float) -> list[Reading]:
         if known is None or known.us is None or truth.us is None or row.us is None:
             readings.append({"kind": kind, "why": (known and known.why) or truth.why or "no row"})
         else:
-            found = {"low": known.us.low, "us": known.us.estimate, "high": known.us.high, "row_us": row.us.estimate}
+            figures = {"low": known.us.low, "us": known.us.estimate, "high": known.us.high, "row_us": row.us.estimate}
             real = {"truth_low": truth.us.low, "truth_us": truth.us.estimate, "truth_high": truth.us.high}
-            readings.append({"kind": kind, "why": None} | found | real)
+            readings.append({"kind": kind, "why": None} | figures | real)
     return readings
 
 
@@ -187,7 +187,7 @@ def error_us(reading: Reading) -> float:
 
 def near(readings: list[Reading]) -> bool:
     """Whether the median error of readings of one kind is within 0.2 µs and 2 % of the truth."""
-    return abs(median(map(error_us, readings))) <= 0.2 + 0.02 * median(one["truth_us"] for one in readings)
+    return abs(median(map(error_us, readings))) <= 0.2 + 0.02 * median(reading["truth_us"] for reading in readings)
 
 
 def holds(reading: Reading) -> bool:
@@ -202,7 +202,7 @@ def summary(kind: str, readings: list[Reading]) -> list[str]:
     """Write a row: medians in microseconds per request."""
 
     def typical(key: str) -> str:
-        return f"{median(one[key] for one in readings):.2f}"
+        return f"{median(reading[key] for reading in readings):.2f}"
 
     return [
         kind,
@@ -211,15 +211,15 @@ def summary(kind: str, readings: list[Reading]) -> list[str]:
         typical("truth_us"),
         typical("us"),
         f"{median(map(error_us, readings)):+.2f}",
-        f"{median((one['high'] - one['low']) / 2 for one in readings):.2f}",
-        f"{median((one['truth_high'] - one['truth_low']) / 2 for one in readings):.2f}",
+        f"{median((reading['high'] - reading['low']) / 2 for reading in readings):.2f}",
+        f"{median((reading['truth_high'] - reading['truth_low']) / 2 for reading in readings):.2f}",
         per_cent(sum(map(holds, readings)), len(readings)),
     ]
 
 
 def report(every: list[Reading]) -> Report:
     """Report errors and coverage by kind of layer."""
-    readings = [one for one in every if one["why"] is None]
+    readings = [reading for reading in every if reading["why"] is None]
     kinds = sorted(grouped(readings, "kind").items(), key=lambda item: list(KINDS).index(item[0]))
     close = [kind for kind, own in kinds if near(own)]
     held = sum(map(holds, readings))
@@ -235,7 +235,7 @@ def report(every: list[Reading]) -> Report:
             bool(readings) and held >= 0.99 * len(readings),
         ),
     ]
-    reasons = sorted({one["why"] for one in every if one["why"] is not None})
+    reasons = sorted({reading["why"] for reading in every if reading["why"] is not None})
     missing = f"{len(every) - len(readings)} of {len(every)} readings have no figure"
     return Report(
         [Table("By layer, µs per request", HEAD, [summary(*item) for item in kinds])],

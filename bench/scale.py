@@ -137,8 +137,8 @@ def measured(app: Any, environment: Environment, *, precise: bool) -> tuple[floa
     settings = Settings(budgets=Budgets({"us": BUDGET_US}), max_time_s=MAX_TIME_S)
     schedule = environment.schedule if precise else replace(environment.schedule, precision_time_s=0.0)
     begin = perf_counter()
-    found = asyncio.run(measure_app(app, request, settings, replace(environment, schedule=schedule)))
-    return perf_counter() - begin, found
+    measurement = asyncio.run(measure_app(app, request, settings, replace(environment, schedule=schedule)))
+    return perf_counter() - begin, measurement
 
 
 def peak_mib() -> float:
@@ -177,11 +177,11 @@ def session(requests: int) -> Reading:
     """Measure an app repeatedly in one process: seconds and peak memory of each measurement."""
     app, bench, kept, seconds, peaks = handler(FAST), Environment(), [], [], []
     for _ in range(requests):
-        taken_s, found = measured(app, bench, precise=False)
-        kept.append(found)
+        taken_s, measurement = measured(app, bench, precise=False)
+        kept.append(measurement)
         seconds.append(taken_s)
         peaks.append(peak_mib())
-    return {"verdicts": [str(found.verdict) for found in kept], "seconds": seconds, "peak_mib": peaks}
+    return {"verdicts": [str(measurement.verdict) for measurement in kept], "seconds": seconds, "peak_mib": peaks}
 
 
 def measure(quick: bool) -> list[Reading]:
@@ -220,11 +220,11 @@ def report(readings: list[Reading]) -> Report:
 
 def rows_of(readings: list[Reading], part: str) -> dict[Any, list[Reading]]:
     """Return the readings of a part by value."""
-    found: dict[Any, list[Reading]] = {}
+    by_value: dict[Any, list[Reading]] = {}
     for reading in readings:
         if reading["part"] == part:
-            found.setdefault(reading["value"], []).append(reading)
-    return found
+            by_value.setdefault(reading["value"], []).append(reading)
+    return by_value
 
 
 def typical(taken: list[Reading], key: str) -> float:

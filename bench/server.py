@@ -433,13 +433,13 @@ def observed(
     leaves one request for each client unfinished; these are half done on average.
     """
     before = server.spent()
-    found = burst(generator, f"http://127.0.0.1:{server.ports[which]}/", concurrency, requests, core)
+    figures = burst(generator, f"http://127.0.0.1:{server.ports[which]}/", concurrency, requests, core)
     after = server.spent()
-    if not found.requests:
+    if not figures.requests:
         raise BurstError("no request was answered in time")
     unfinished = concurrency / 2 if generator == "wrk" else 0.0
-    done = found.requests + unfinished
-    us = 1e6 / found.rps * found.requests / done
+    done = figures.requests + unfinished
+    us = 1e6 / figures.rps * figures.requests / done
     return {
         "us": us,
         "cpu_us": grown_us(before.cpu_ns, after.cpu_ns, done),
@@ -474,8 +474,8 @@ def of_process(plan: Plan, generators: Sequence[str], layer: str, loop: LoopName
     """Take our figure for a layer in one process, and pairs of bursts at another one that serves."""
     server_core, load_core = cores()
     about: dict[str, Any] = {"layer": layer, "loop": loop}
-    found = fresh_process(__file__, role="ours", core=server_core, max_time_s=plan.max_time_s, **about)
-    readings: list[Reading] = [{"kind": "ours", **about, **found}]
+    reading = fresh_process(__file__, role="ours", core=server_core, max_time_s=plan.max_time_s, **about)
+    readings: list[Reading] = [{"kind": "ours", **about, **reading}]
     if not generators:
         return readings
     with (
@@ -485,8 +485,8 @@ def of_process(plan: Plan, generators: Sequence[str], layer: str, loop: LoopName
         requests = [warm(server, generators[-1], which, load_core) for which in range(2)]
         for generator, concurrency in turns(plan, generators):
             about_pair = {**about, "generator": generator, "concurrency": concurrency}
-            found = pair(server, generator, concurrency, requests, (server_core, load_core), calm)
-            readings.append({**about_pair, **found})
+            reading = pair(server, generator, concurrency, requests, (server_core, load_core), calm)
+            readings.append({**about_pair, **reading})
     return readings
 
 
@@ -503,8 +503,8 @@ def turns(plan: Plan, generators: Sequence[str]) -> Iterator[tuple[str, int]]:
 
 def warm(server: Served, generator: str, which: int, core: int | None) -> int:
     """Warm the server up: specialised code, full caches. Returns the number of requests of a burst of ab."""
-    found = burst(generator, f"http://127.0.0.1:{server.ports[which]}/", WARM_CONCURRENCY, WARM_REQUESTS, core)
-    return round(found.rps * AB_S)
+    figures = burst(generator, f"http://127.0.0.1:{server.ports[which]}/", WARM_CONCURRENCY, WARM_REQUESTS, core)
+    return round(figures.rps * AB_S)
 
 
 def pair(
@@ -520,17 +520,17 @@ def pair(
     `on` are the cores of the server and the load generator. `gauge_ns` is the slowest gauge of the pair.
     """
     _, load_core = on
-    found = {}
+    bursts = {}
     server.rest()
     gauges = [calm.wait(on)]
     try:
         for which in random.sample(range(2), 2):
-            found[which] = observed(server, which, generator, concurrency, requests[which], load_core)
+            bursts[which] = observed(server, which, generator, concurrency, requests[which], load_core)
             server.rest()
             gauges.append(calm.gauge(on))
     except BurstError as error:
         return {"kind": "failed", "why": str(error)}
-    return {"kind": "pair", "without": found[0], "with": found[1], "gauge_ns": max(gauges)}
+    return {"kind": "pair", "without": bursts[0], "with": bursts[1], "gauge_ns": max(gauges)}
 
 
 # ---- report -----------------------------------------------------------------------------------------------------
@@ -635,7 +635,9 @@ def rows_of(readings: list[Reading]) -> Iterator[Row]:
 def busy_share(pairs: Sequence[Reading], which: str) -> float | None:
     """Return the share of a burst in which the server worked."""
     bursts = [reading[which] for reading in pairs]
-    return median_of_known(None if found["cpu_us"] is None else found["cpu_us"] / found["us"] for found in bursts)
+    return median_of_known(
+        None if figures["cpu_us"] is None else figures["cpu_us"] / figures["us"] for figures in bursts
+    )
 
 
 def difference(reading: Reading, key: str) -> float | None:
@@ -672,10 +674,12 @@ def order(item: tuple[tuple[str, str, str, int], list[Reading]]) -> tuple[Any, .
 
 def ours_of(readings: list[Reading], layer: str, loop: str) -> Estimate | None:
     """Return our figure: the mean of the processes, between the lowest and the highest end of their intervals."""
-    found = [r["us"] for r in readings if r["kind"] == "ours" and (r["layer"], r["loop"]) == (layer, loop) and r["us"]]
-    if not found:
+    intervals = [
+        r["us"] for r in readings if r["kind"] == "ours" and (r["layer"], r["loop"]) == (layer, loop) and r["us"]
+    ]
+    if not intervals:
         return None
-    estimates, lows, highs = zip(*found, strict=True)
+    estimates, lows, highs = zip(*intervals, strict=True)
     return Estimate(fmean(estimates), min(lows), max(highs))
 
 
@@ -736,13 +740,13 @@ def summary(rows: Sequence[Row]) -> Table:
 
 def ratio(rows: Sequence[Row]) -> str:
     """Write our figure divided by the measured one; a question mark if no load generator knows the drop."""
-    found = [row.ours.estimate / row.added.estimate for row in rows if row.tells]
-    return f"{median(found):.2f}" if found else "?"
+    ratios = [row.ours.estimate / row.added.estimate for row in rows if row.tells]
+    return f"{median(ratios):.2f}" if ratios else "?"
 
 
 def spread(offs: Sequence[tuple[float, Row]]) -> str:
     """Write by how much figures are off in the median, and by how much and where at worst."""
-    worst, row = max(offs, key=lambda one: abs(one[0]))
+    worst, row = max(offs, key=lambda item: abs(item[0]))
     where = f"{row.layer}, {row.loop}, {row.generator} with {row.concurrency} clients"
     return f", {median(off for off, _ in offs):+.0%} in the median, {worst:+.0%} at worst ({where})"
 
@@ -751,19 +755,19 @@ def goal(rows: Sequence[Row]) -> Goal:
     """Judge how many predictions are close to the measured drop."""
     judged = [row for row in rows if row.judged]
     near = [row for row in judged if row.close]
-    found = f"{len(near)} of {len(judged)} settings"
+    finding = f"{len(near)} of {len(judged)} settings"
     if judged:
         layers = dict.fromkeys(row.layer for row in rows)
         scores = [
             f"{layer} {sum(row.layer == layer for row in near)} of {sum(row.layer == layer for row in judged)}"
             for layer in layers
         ]
-        found += f" ({'; '.join(scores)}){spread([(row.off, row) for row in judged])}"
+        finding += f" ({'; '.join(scores)}){spread([(row.off, row) for row in judged])}"
     about = (
         "the predicted drop in requests per second within 10 % of the measured one, where that is known to 10 % or all"
         " of its interval is further away"
     )
-    return Goal(about, found, bool(judged) and len(near) == len(judged))
+    return Goal(about, finding, bool(judged) and len(near) == len(judged))
 
 
 def skipped_note(generator: str) -> str:

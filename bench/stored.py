@@ -66,13 +66,13 @@ def put(reading: Reading, path: Path, value: Any) -> None:
 
 def texts_of(flat: list[dict[Path, Any]]) -> dict[Path, list[str | None]]:
     """Return the distinct values of each field that holds only texts and nulls."""
-    found: dict[Path, list[Any]] = {}
+    by_path: dict[Path, list[Any]] = {}
     for values in flat:
         for path, value in values.items():
-            found.setdefault(path, []).append(value)
+            by_path.setdefault(path, []).append(value)
     return {
         path: list(dict.fromkeys(values))
-        for path, values in found.items()
+        for path, values in by_path.items()
         if all(value is None or isinstance(value, str) for value in values)
     }
 

@@ -310,8 +310,8 @@ class Truth:
         saved = list(differences(pairs, QUIET * self.quickest_ns(name)))
         if len(saved) < FEWEST_PAIRS:
             saved = list(differences(pairs, math.inf))
-        found = batched_interval(saved, ALPHA)
-        return Estimate(found.estimate / 1000, found.low / 1000, found.high / 1000)
+        saving_ns = batched_interval(saved, ALPHA)
+        return Estimate(saving_ns.estimate / 1000, saving_ns.low / 1000, saving_ns.high / 1000)
 
     def quickest_ns(self, *names: str) -> float:
         """Return the fastest reference time during the pairs of these layers; of all layers if none is named."""
@@ -322,7 +322,10 @@ class Truth:
 def differences(pairs: Sequence[tuple[Series, Series]], limit_ns: float) -> Iterator[float]:
     """Yield the median request with the layer less that without, for pairs with enough requests within `limit_ns`."""
     for pair in pairs:
-        kept = [[ns for ns, pace in zip(one.values, one.reference, strict=True) if pace <= limit_ns] for one in pair]
+        kept = [
+            [ns for ns, pace in zip(series.values, series.reference, strict=True) if pace <= limit_ns]
+            for series in pair
+        ]
         if min(map(len, kept)) >= QUICK_CALLS:
             yield median(kept[0]) - median(kept[1])
 
@@ -348,9 +351,9 @@ def watching(looks: list[Look]) -> type[Timing]:
     class Watched(Timing):
         def _judge(self) -> verdicts.Look:
             look = super()._judge()
-            said = {row.name: judged.verdict for row, _, judged in look.budgets}
+            layer_verdicts = {row.name: judged.verdict for row, _, judged in look.budgets}
             enough = look.precise or self.seconds >= self.schedule.precision_time_s
-            looks.append(Look(self.seconds, enough and self.seconds >= self.patience_s, said))
+            looks.append(Look(self.seconds, enough and self.seconds >= self.patience_s, layer_verdicts))
             return look
 
     return Watched
@@ -471,8 +474,10 @@ async def block_of(condition: str, truth: Truth, known_ns: float, max_time_s: fl
         for ratios in block(truth.chance):
             budgets = Budgets(layers={name: {"us": ratio * costs_us[name]} for name, ratio in ratios.items()})
             bench = Environment(machine=Machine(known_ns))
-            found = await run(truth.stack.root, bench, Settings(budgets, max_time_s=max_time_s))
-            readings += [{"condition": condition, "ratio": ratios[one["layer"]], **one} for one in found]
+            run_readings = await run(truth.stack.root, bench, Settings(budgets, max_time_s=max_time_s))
+            readings += [
+                {"condition": condition, "ratio": ratios[reading["layer"]], **reading} for reading in run_readings
+            ]
     return readings
 
 
@@ -527,10 +532,10 @@ def by_condition(readings: Sequence[Reading], known: Sequence[Reading]) -> Table
     """Count the verdicts for each condition and ratio."""
     rows = []
     for condition, ratio in product(CONDITIONS, RATIOS):
-        own = [one for one in known if (one["condition"], one["ratio"]) == (condition, ratio)]
-        taken = sum((one["condition"], one["ratio"]) == (condition, ratio) for one in readings)
+        own = [reading for reading in known if (reading["condition"], reading["ratio"]) == (condition, ratio)]
+        taken = sum((reading["condition"], reading["ratio"]) == (condition, ratio) for reading in readings)
         if taken:
-            shares = [per_cent(sum(one["verdict"] == verdict for one in own), len(own)) for verdict in VERDICTS]
+            shares = [per_cent(sum(reading["verdict"] == verdict for reading in own), len(own)) for verdict in VERDICTS]
             rows.append([condition, f"{ratio:g}", str(len(own)), *shares, *times(own), str(taken - len(own))])
     head = ["condition", "budget/truth", "verdicts", *VERDICTS, "median s", "95 % s", "apart"]
     return Table("Verdicts by condition and by the ratio of the budget to the true cost", head, rows)
@@ -558,9 +563,14 @@ def by_layer(readings: Sequence[Reading], known: Sequence[Reading]) -> Table:
                 [
                     name,
                     f"{min(truths):.2f} to {max(truths):.2f}",
-                    spread([100 * (one["truth_high_us"] - one["truth_low_us"]) / 2 / one["truth_us"] for one in taken]),
-                    error([one for one in taken if not CONDITIONS[one["condition"]]]),
-                    error([one for one in taken if CONDITIONS[one["condition"]]]),
+                    spread(
+                        [
+                            100 * (verdict["truth_high_us"] - verdict["truth_low_us"]) / 2 / verdict["truth_us"]
+                            for verdict in taken
+                        ]
+                    ),
+                    error([verdict for verdict in taken if not CONDITIONS[verdict["condition"]]]),
+                    error([verdict for verdict in taken if CONDITIONS[verdict["condition"]]]),
                     f"{sum(map(false_fail, kept))} of {len(kept)}",
                     f"{sum(map(undecided, far))} of {len(far)}",
                 ]
@@ -621,7 +631,7 @@ def notes(
         f" conditions, of {len(LAYERS)} layers each, in {processes} fresh processes. {len(readings) - len(known):,} of"
         f" them stand apart, because the truth does not tell their ratio to {100 * KNOWN_SHARE:g} %."
     )
-    apart = [one for one in readings if not told(one) and false_fail(one)]
+    apart = [verdict for verdict in readings if not told(verdict) and false_fail(verdict)]
     yield f"Among those apart, fails at 1.05 times what the truth seemed to be and more: {tally(apart)}."
     if kept and not any(map(false_fail, kept)):
         # The chance of a false fail that 95 % of such benches would have detected.
@@ -631,12 +641,15 @@ def notes(
             " They are not: the six of a run share it, and what the method is wrong by is of one sign within a process."
         )
     for title, wrong in (
-        ("False fails", [one for one in kept if false_fail(one)]),
-        ("Passes at 0.85 times the true cost and less", [one for one in far if one["ratio"] < 1 and passed(one)]),
-        ("No verdict beyond ±15 %", [one for one in far if undecided(one)]),
+        ("False fails", [verdict for verdict in kept if false_fail(verdict)]),
+        (
+            "Passes at 0.85 times the true cost and less",
+            [verdict for verdict in far if verdict["ratio"] < 1 and passed(verdict)],
+        ),
+        ("No verdict beyond ±15 %", [verdict for verdict in far if undecided(verdict)]),
     ):
         yield f"{title}: {tally(wrong)}."
-    why = Counter(one["reason"] for one in far if undecided(one))
+    why = Counter(verdict["reason"] for verdict in far if undecided(verdict))
     if why:
         counted = ", ".join(f"{text} {count} times" for text, count in why.most_common())
         yield f"Reasons for no verdict beyond ±15 %: {counted}."
@@ -649,8 +662,8 @@ def passed(reading: Reading) -> bool:
 
 def tally(readings: Sequence[Reading]) -> str:
     """Write the number of readings by layer, ratio and condition."""
-    found = Counter(f"{reading['layer']} {reading['ratio']:g} ({reading['condition']})" for reading in readings)
-    return ", ".join(f"{name} {count} times" for name, count in found.most_common()) or "none"
+    counts = Counter(f"{reading['layer']} {reading['ratio']:g} ({reading['condition']})" for reading in readings)
+    return ", ".join(f"{name} {count} times" for name, count in counts.most_common()) or "none"
 
 
 def reason(said: str | None) -> str:

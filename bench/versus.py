@@ -195,28 +195,28 @@ def one_run(folder: Path, rounds: int, app: str, condition: str, seconds: int) -
     """Compare the two versions of an app."""
     sides = (side("A", folder, app, 0, rounds), side("B", folder, app, 1, rounds))
     comparing = Comparing(*sides, parsed(LIMIT, "LIMIT"), time.perf_counter() + seconds, ignored, ignored, ignored)
-    found = [change for _, change in comparing.comparison().changes]
-    times = [change for change in found if not change.traits.counted]
+    changes = [change for _, change in comparing.comparison().changes]
+    times = [change for change in changes if not change.traits.counted]
     return {
         "kind": "run",
         "condition": condition,
         "app": app,
         "pairs": len(comparing.pairs),
         "seconds": round(comparing.seconds, 1),
-        "before_us": {one.row: round(one.before.estimate, 3) for one in times if one.before},
+        "before_us": {change.row: round(change.before.estimate, 3) for change in times if change.before},
         "by_us": {
-            one.row: [round(end, 3) for end in (one.change.estimate, one.change.low, one.change.high)]
-            for one in times
-            if one.change
+            change.row: [round(end, 3) for end in (change.change.estimate, change.change.low, change.change.high)]
+            for change in times
+            if change.change
         },
-        "slower": [one.row for one in times if one.word == "slower"],
-        "failed": [one.row for one in times if one.verdict == "fail"],
-        "undecided": [one.row for one in times if one.verdict == "undecided"],
+        "slower": [change.row for change in times if change.word == "slower"],
+        "failed": [change.row for change in times if change.verdict == "fail"],
+        "undecided": [change.row for change in times if change.verdict == "undecided"],
         "counts": {
             layer.name: {
-                one.quantity: one.change.low
-                for one in found
-                if one.row == layer.name and one.traits.counted and one.change
+                change.quantity: change.change.low
+                for change in changes
+                if change.row == layer.name and change.traits.counted and change.change
             }
             for layer in APPS[app]
         },
@@ -286,13 +286,13 @@ class Drawn:
 def drawn(readings: Sequence[Reading], factor: float, runs: int) -> dict[str, int]:
     """Draw runs, as many from each condition, and count what they say."""
     counted: Counter[str] = Counter()
-    conditions = sorted({one["condition"] for one in readings})
+    conditions = sorted({reading["condition"] for reading in readings})
     for number in range(runs):
         condition = conditions[number % len(conditions)]
-        own = [one for one in readings if one["condition"] == condition]
-        found = Drawn(own, random.Random(number)).run(factor)
-        slower = [one.row for _, one in found.changes if one.word == "slower"]
-        failed = [one.row for _, one in found.judged("fail")]
+        own = [reading for reading in readings if reading["condition"] == condition]
+        comparison = Drawn(own, random.Random(number)).run(factor)
+        slower = [change.row for _, change in comparison.changes if change.word == "slower"]
+        failed = [change.row for _, change in comparison.judged("fail")]
         counted["fail"] += bool(failed)
         counted["slower"] += bool(slower)
         counted["layer slower"] += SAME.name in slower
@@ -305,14 +305,14 @@ def drawn(readings: Sequence[Reading], factor: float, runs: int) -> dict[str, in
 
 def report(readings: list[Reading]) -> Report:
     """Say how often each change was found, by times and by counts, and how often there was a false alarm."""
-    runs = [one for one in readings if one["kind"] == "run"]
-    processes = [one for one in readings if one["kind"] == "process"]
+    runs = [reading for reading in readings if reading["kind"] == "run"]
+    processes = [reading for reading in readings if reading["kind"] == "process"]
     tables = [times_table(runs), counts_table(runs)]
-    same = [(row, one) for one in runs for row in unchanged(one["app"], one["by_us"])]
-    alarms = sum(row in one["failed"] for row, one in same)
+    same = [(row, reading) for reading in runs for row in unchanged(reading["app"], reading["by_us"])]
+    alarms = sum(row in reading["failed"] for row, reading in same)
     # Stored runs may have been made in further conditions, which the tables show.
-    grown = [one for one in runs if "Longer5" in one["by_us"] and one["condition"] in CONDITIONS]
-    hits = sum("Longer5" in one["slower"] for one in grown)
+    grown = [reading for reading in runs if "Longer5" in reading["by_us"] and reading["condition"] in CONDITIONS]
+    hits = sum("Longer5" in reading["slower"] for reading in grown)
     goals = [
         Goal("no false alarm in real runs", f"{alarms} of {len(same)} rows", bool(same) and not alarms),
         Goal(
@@ -336,8 +336,8 @@ def report(readings: list[Reading]) -> Report:
             ),
         ]
         rows = [
-            [name, str(one["slower"]), str(one["fail"]), str(one["layer slower"]), str(one["layer fails"])]
-            for name, one in ((SAME.change, alike), ("5 %", longer))
+            [name, str(counts["slower"]), str(counts["fail"]), str(counts["layer slower"]), str(counts["layer fails"])]
+            for name, counts in ((SAME.change, alike), ("5 %", longer))
         ]
         head = ["the layer grows by", "a row is slower", "a limit fails", "the layer is slower", "the layer fails"]
         tables.append(Table(f"{DRAWN} runs each, drawn from {len(processes)} stored processes", head, rows))
@@ -354,9 +354,9 @@ def unchanged(app: str, rows: Collection[str]) -> list[str]:
 
 def groups(runs: Sequence[Reading]) -> Iterator[tuple[str, Grown, list[Reading]]]:
     """Yield the runs of each change and condition."""
-    for condition in dict.fromkeys(one["condition"] for one in runs):
+    for condition in dict.fromkeys(reading["condition"] for reading in runs):
         for layer in LAYERS:
-            own = [one for one in runs if one["condition"] == condition and layer.name in one["by_us"]]
+            own = [reading for reading in runs if reading["condition"] == condition and layer.name in reading["by_us"]]
             if own:
                 yield f"{layer.change} ({condition})", layer, own
 
@@ -365,21 +365,24 @@ def times_table(runs: Sequence[Reading]) -> Table:
     """Return what times say."""
     rows = []
     for name, layer, own in groups(runs):
-        by_us = [one["by_us"][layer.name] for one in own]
-        true_us = [one["before_us"][layer.name] * (layer.factor - 1) for one in own]
+        by_us = [reading["by_us"][layer.name] for reading in own]
+        true_us = [reading["before_us"][layer.name] * (layer.factor - 1) for reading in own]
         known = layer.more == "pass"
         held = sum(low <= true <= high for (_, low, high), true in zip(by_us, true_us, strict=True))
         rows.append(
             [
                 name,
                 str(len(own)),
-                *(str(sum(layer.name in one[word] for one in own)) for word in ("slower", "failed", "undecided")),
+                *(
+                    str(sum(layer.name in reading[word] for reading in own))
+                    for word in ("slower", "failed", "undecided")
+                ),
                 f"{median(true_us):.2f}" if known else "-",
                 f"{median(estimate for estimate, _, _ in by_us):.2f}",
                 f"{median((high - low) / 2 for _, low, high in by_us):.2f}",
                 str(held) if known else "-",
-                f"{median(one['pairs'] for one in own):.0f}",
-                f"{median(one['seconds'] for one in own):.0f}",
+                f"{median(reading['pairs'] for reading in own):.0f}",
+                f"{median(reading['seconds'] for reading in own):.0f}",
             ]
         )
     head = ["the layer grows by", "runs", "slower", "fails", "undecided", "true µs", "µs", "± µs", "held", "pairs", "s"]
@@ -390,7 +393,7 @@ def counts_table(runs: Sequence[Reading]) -> Table:
     """Return what counts say: in how many runs each has certainly grown."""
     asked = ("objects", "tasks", "bytecodes", "calls", "py_calls")
     rows = [
-        [name, *(str(sum(one["counts"][layer.name].get(quantity, 0) > 0 for one in own)) for quantity in asked)]
+        [name, *(str(sum(reading["counts"][layer.name].get(quantity, 0) > 0 for reading in own)) for quantity in asked)]
         for name, layer, own in groups(runs)
     ]
     return Table("Counts of the layer: runs in which they have grown", ["the layer grows by", *asked], rows)

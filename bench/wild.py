@@ -247,7 +247,7 @@ def measure(quick: bool, runs: int = RUNS) -> list[Reading]:
             with neighbours(*rhythms):
                 for loop in LOOPS:
                     known = {"run": run, "loop": loop, "condition": condition}
-                    readings += [known | found for found in fresh_process(__file__, loop=loop, quick=False)]
+                    readings += [known | reading for reading in fresh_process(__file__, loop=loop, quick=False)]
     return readings
 
 
@@ -256,7 +256,7 @@ def worker(loop: Any, quick: bool) -> list[Reading]:
     names = [name for name, stack in STACKS.items() if loop in stack.loops]
     random.shuffle(names)
     truth = Truth(loop, Machine())
-    return [found for name in names[: 1 if quick else None] for found in judged(name, truth, quick)]
+    return [reading for name in names[: 1 if quick else None] for reading in judged(name, truth, quick)]
 
 
 class Truth:
@@ -289,7 +289,7 @@ def judged(name: str, truth: Truth, quick: bool) -> list[Reading]:
     """Judge the layers of one stack."""
     stack = STACKS[name]
     costs = truth.of(stack)
-    found: list[Reading] = []
+    readings: list[Reading] = []
     for factor in (1 / FACTOR, FACTOR):
         bounds = {row: FREE_US if cost == FREE else cost * factor for row, cost in costs.items()}
         if stack.quantity == "busy_us":
@@ -303,8 +303,8 @@ def judged(name: str, truth: Truth, quick: bool) -> list[Reading]:
         result = one_measurement(stack.layers, stack.endpoint, truth.loop, truth.machine, budgets, max_time_s=limit_s)
         for row, bound in bounds.items():
             known = {"stack": name, "row": row, "cost_us": costs[row], "bound_us": bound}
-            found.append(known | verdict(result, row, stack.quantity))
-    return found
+            readings.append(known | verdict(result, row, stack.quantity))
+    return readings
 
 
 def one_measurement(
