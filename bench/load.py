@@ -1,6 +1,6 @@
 """Does `load` state what load generators measure? Requests per second with and without a layer, and published cases.
 
-    python bench/load.py [--quick] [--json PATH [--append]] [--part N] [--seconds N] [--processes N]
+    python bench/load.py [--quick] [--json PATH [--append]] [--part N] [--seconds N] [--processes N] [--runs N]
 
 The settings are those of `server.py`: FastAPI's hello world without and with one more layer, at concurrency 1, 100 and
 1,000, on asyncio and on uvloop, under wrk (keep-alive) and ab (a connection for each request). The truth is the drop in
@@ -15,8 +15,12 @@ number of clients of the text. The fourth text's apps before and after are the s
 states the median of the latency. The published figures were taken on other machines and with other versions, so only
 ratios compare: what share of its requests per second an app loses to its layers.
 
-Parts: 1 the settings on asyncio, 2 those on uvloop, 3 the published cases; without --part all of them. With --append
-the readings of PATH are kept, and the report is of all.
+Verdicts: the layers behind 100 clients have budgets of 0.7 and 1.3 times the drop that wrk measures, in fresh processes
+that have 15 s each, idle and beside two busy neighbours. `--runs` are the verdicts for each layer, loop, budget and
+condition. Only layers count whose drop wrk knows to 10 %.
+
+Parts: 1 the settings on asyncio, 2 those on uvloop, 3 the published cases, 4 the verdicts; without --part all of them.
+With --append the readings of PATH are kept, and the report is of all.
 """
 
 from __future__ import annotations
@@ -34,19 +38,27 @@ from typing import Any
 
 import published
 import server
-from harness import Goal, Reading, Report, Table, fresh_process, main
+from harness import Goal, Reading, Report, Table, fresh_process, main, neighbours
 
 from pytest_mwbudget.asgi import loops
 from pytest_mwbudget.asgi.request import build_request
+from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings, Under
 from pytest_mwbudget.engine import measure as measured
 from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.quantities import RPS_SHARE
 from pytest_mwbudget.model.results import LoopName, Measurement
 from pytest_mwbudget.timing.looks import Environment
 
 # The goal: this share of the settings within CLOSE_SHARE of the truth.
 GOAL_SHARE = 0.9
 SECONDS, PROCESSES = 10, 2
+# The verdicts: the number of clients, the ratios of budgets to the drop, the seconds of a process, and the share that
+# should be decided.
+JUDGED_CLIENTS, JUDGED_RATIOS, JUDGED_S, RUNS = 100, (0.7, 1.3), 15, 7
+GOAL_DECIDED = 0.9
+# By condition the rhythms of its neighbours: for each the seconds that it repeatedly spins and sleeps.
+CONDITIONS = {"idle": (), "two busy neighbours": ((1.0, 0.0), (1.0, 0.0))}
 # The ordinary measurement before the load: no figure of the report comes from it.
 ORDINARY_S = 0.5
 
@@ -58,6 +70,7 @@ class Size:
     plan: server.Plan
     seconds: float
     cases: Sequence[str]
+    judged_s: float = JUDGED_S
 
 
 def cases_under_load() -> list[str]:
@@ -69,6 +82,7 @@ QUICK = Size(
     replace(server.QUICK, layers=("BaseHTTPMiddleware",), concurrencies=(10,), process_s=0.0),
     0.5,
     ("CORS, auth B", "CORS, auth A"),
+    2.0,
 )
 
 
@@ -84,15 +98,16 @@ def worker(role: str, loop: LoopName = "asyncio", **arguments: Any) -> Any:
     return server.worker(role, loop=loop, **arguments)
 
 
-async def of_layer(layer: str, clients: int, closing: bool, seconds: float) -> Reading:
-    """Measure a layer under load: its share of the requests per second."""
+async def of_layer(layer: str, clients: int, closing: bool, seconds: float, budget: float | None = None) -> Reading:
+    """Measure a layer under load: its share of the requests per second, and the verdict on a budget of it."""
     headers = server.headers() | ({"Connection": "close"} if closing else {})
-    found = await under_load(server.hello(layer), clients, seconds, headers)
+    measurement = await under_load(server.hello(layer), clients, seconds, headers, budget)
     kind, _ = server.LAYERS[layer]
-    own = found.layer(kind.__name__).load
+    own = measurement.layer(kind.__name__).load
     assert own is not None
     share = None if own.share is None else [own.share.estimate, own.share.low, own.share.high]
-    return {"share": share, "method": own.method, **whole(found)}
+    judged = {} if own.judged is None else {"verdict": own.judged.verdict, "reason": own.judged.reason}
+    return {"share": share, "method": own.method, "clock": own.clock, **judged, **whole(measurement)}
 
 
 async def of_case(case: str, seconds: float) -> Reading:
@@ -102,15 +117,18 @@ async def of_case(case: str, seconds: float) -> Reading:
         return whole(await under_load(app, published.CASES[case].clients, seconds, {}))
 
 
-async def under_load(app: Any, clients: int, seconds: float, headers: dict[str, str]) -> Measurement:
-    """Measure an app under load."""
-    settings = Settings(load=Under(clients), load_time_s=seconds, max_time_s=ORDINARY_S)
+async def under_load(
+    app: Any, clients: int, seconds: float, headers: dict[str, str], budget: float | None = None
+) -> Measurement:
+    """Measure an app under load. `budget` is a share, that of each layer."""
+    budgets = Budgets() if budget is None else Budgets({RPS_SHARE: budget})
+    settings = Settings(load=Under(clients), load_time_s=seconds, load_budgets=budgets, max_time_s=ORDINARY_S)
     return await measured(app, build_request("GET", "/", {"headers": headers}), settings, Environment())
 
 
-def whole(found: Measurement) -> Reading:
+def whole(measurement: Measurement) -> Reading:
     """Return the figures of the whole app."""
-    load = found.load
+    load = measurement.load
     assert load is not None
     return {
         "rps": load.rps.estimate,
@@ -125,17 +143,21 @@ def whole(found: Measurement) -> Reading:
 # ---- measure ----------------------------------------------------------------------------------------------------
 
 
-def measure(quick: bool, part: int = 0, seconds: int = SECONDS, processes: int = PROCESSES) -> list[Reading]:
-    """Take the truth and what `load` states of it, and the published cases."""
+def measure(
+    quick: bool, part: int = 0, seconds: int = SECONDS, processes: int = PROCESSES, runs: int = RUNS
+) -> list[Reading]:
+    """Take the truth and what `load` states of it, the published cases, and verdicts."""
     size = QUICK if quick else Size(replace(server.FULL, processes=processes), float(seconds), cases_under_load())
     chosen: tuple[LoopName, ...] = size.plan.loops
     if part in (1, 2):
         chosen = (server.FULL.loops[part - 1],)
     readings: list[Reading] = []
-    if part != 3:
+    if part in (0, 1, 2):
         readings += of_settings(replace(size, plan=replace(size.plan, loops=chosen)))
     if part in (0, 3):
         readings += of_cases(size, 1 if quick else processes)
+    if part in (0, 4):
+        readings += of_verdicts(size, 1 if quick else runs)
     return readings
 
 
@@ -156,9 +178,9 @@ def of_settings(size: Size) -> list[Reading]:
                     for concurrency in plan.concurrencies:
                         about: dict[str, Any] = {"layer": layer, "loop": loop}
                         asked = {"clients": concurrency, "closing": generator == "ab", "seconds": size.seconds}
-                        found = fresh_process(__file__, role="load", **about, **asked)
+                        figures = fresh_process(__file__, role="load", **about, **asked)
                         about |= {"generator": generator, "concurrency": concurrency}
-                        readings.append({"kind": "load", **about, **found})
+                        readings.append({"kind": "load", **about, **figures})
     return readings
 
 
@@ -168,8 +190,34 @@ def of_cases(size: Size, processes: int) -> list[Reading]:
     with server.awake(server.cores()):
         for _ in range(processes):
             for case in random.sample(size.cases, len(size.cases)):
-                found = fresh_process(__file__, role="case", case=case, seconds=size.seconds)
-                readings.append({"kind": "case", "case": case, **found})
+                figures = fresh_process(__file__, role="case", case=case, seconds=size.seconds)
+                readings.append({"kind": "case", "case": case, **figures})
+    return readings
+
+
+def of_verdicts(size: Size, runs: int) -> list[Reading]:
+    """Take the drops by wrk, then verdicts on budgets round these."""
+    if shutil.which("wrk") is None:
+        return [{"kind": "skipped", "generator": "wrk"}]
+    plan, calm = replace(size.plan, concurrencies=(JUDGED_CLIENTS,), max_time_s=ORDINARY_S), server.Calm()
+    settings = [(layer, loop) for loop in plan.loops for layer in plan.layers]
+    pairs = [
+        reading
+        for _ in range(plan.processes)
+        for layer, loop in random.sample(settings, len(settings))
+        for reading in server.of_process(plan, ["wrk"], layer, loop, calm)
+    ]
+    readings: list[Reading] = [{**reading, "kind": f"judged {reading['kind']}"} for reading in pairs]
+    drops = {(row.layer, row.loop): row.drop.estimate for row in server.rows_of([*pairs, *placeholders(pairs)])}
+    runs_of = [(*setting, ratio) for setting in drops for ratio in JUDGED_RATIOS] * runs
+    for condition, rhythms in CONDITIONS.items():
+        with neighbours(*rhythms):
+            for layer, loop, ratio in random.sample(runs_of, len(runs_of)):
+                about = {"layer": layer, "loop": loop, "clients": JUDGED_CLIENTS}
+                asked = {"closing": False, "seconds": size.judged_s - 2 * ORDINARY_S}
+                budget = ratio * drops[layer, loop]
+                figures = fresh_process(__file__, role="load", budget=budget, **about, **asked)
+                readings.append({"kind": "verdict", "condition": condition, "ratio": ratio, **about, **figures})
     return readings
 
 
@@ -205,11 +253,16 @@ def report(readings: list[Reading]) -> Report:
     """Report the settings for wrk and ab, the goal, and the published cases."""
     settings = list(stated(readings))
     tables = [
-        table(name, own) for name in server.PACKAGES if (own := [one for one in settings if one.row.generator == name])
+        table(name, own)
+        for name in server.PACKAGES
+        if (own := [setting for setting in settings if setting.row.generator == name])
     ]
-    notes = [server.skipped_note(one["generator"]) for one in readings if one["kind"] == "skipped"]
+    notes = [server.skipped_note(reading["generator"]) for reading in readings if reading["kind"] == "skipped"]
     goals = [goal(settings)] if settings else []
-    cases = [one for one in readings if one["kind"] == "case"]
+    if any(reading["kind"] == "verdict" for reading in readings):
+        tables.append(table_of_verdicts(readings))
+        goals.append(goal_of_verdicts(readings))
+    cases = [reading for reading in readings if reading["kind"] == "case"]
     if cases:
         tables += [table_of_cases(cases), story(cases)]
         notes.append(
@@ -223,18 +276,19 @@ def stated(readings: list[Reading]) -> Iterator[Stated]:
     for row in server.rows_of([*readings, *placeholders(readings)]):
         key = (row.layer, row.loop, row.generator, row.concurrency)
         own = [
-            one
-            for one in readings
-            if one["kind"] == "load" and (one["layer"], one["loop"], one["generator"], one["concurrency"]) == key
+            reading
+            for reading in readings
+            if reading["kind"] == "load"
+            and (reading["layer"], reading["loop"], reading["generator"], reading["concurrency"]) == key
         ]
-        known = [one["share"] for one in own if one["share"] is not None]
+        known = [reading["share"] for reading in own if reading["share"] is not None]
         if own:
-            yield Stated(row, mean_of(known) if known else None, fmean(one["rps"] for one in own))
+            yield Stated(row, mean_of(known) if known else None, fmean(reading["rps"] for reading in own))
 
 
 def placeholders(readings: list[Reading]) -> Iterator[Reading]:
     """Yield figures of the ordinary measurement, which is brief here, where it has none."""
-    for layer, loop in {(one["layer"], one["loop"]) for one in readings if one["kind"] == "ours"}:
+    for layer, loop in {(reading["layer"], reading["loop"]) for reading in readings if reading["kind"] == "ours"}:
         yield {"kind": "ours", "layer": layer, "loop": loop, "us": [0.0, 0.0, 0.0], "suspensions": 0, "turn_us": 0.0}
 
 
@@ -248,37 +302,90 @@ def table(generator: str, settings: Sequence[Stated]) -> Table:
     """Write the table of one load generator."""
     title = f"{generator}: the drop in requests per second, and the share that load states"
     head = ["layer", "loop", "clients", "pairs", "RPS", "drop", "interval", "load", "interval", "off"]
-    return Table(title, head, [cells(one) for one in settings])
+    return Table(title, head, [cells(setting) for setting in settings])
 
 
-def cells(one: Stated) -> list[str]:
+def cells(setting: Stated) -> list[str]:
     """Write the cells of a setting."""
-    share = one.share
+    share = setting.share
     return [
-        *server.measured_cells(one.row),
+        *server.measured_cells(setting.row),
         "-" if share is None else f"{share.estimate:.1%}",
         "-" if share is None else interval(share),
-        f"{one.off:+.0%}" if one.judged else "not known well enough",
+        f"{setting.off:+.0%}" if setting.judged else "not known well enough",
     ]
 
 
-def interval(found: Estimate) -> str:
+def interval(share: Estimate) -> str:
     """Write an interval of shares."""
-    return f"{found.low:.1%} … {found.high:.1%}" if isfinite(found.half_width) else "too few"
+    return f"{share.low:.1%} … {share.high:.1%}" if isfinite(share.half_width) else "too few"
 
 
 def goal(settings: Sequence[Stated]) -> Goal:
     """Judge how many shares are close to the measured drop."""
-    judged = [one for one in settings if one.judged]
-    near = [one for one in judged if one.close]
-    found = f"{len(near)} of {len(judged)} settings"
+    judged = [setting for setting in settings if setting.judged]
+    near = [setting for setting in judged if setting.close]
+    counted = f"{len(near)} of {len(judged)} settings"
     if judged:
-        found += server.spread([(one.off, one.row) for one in judged])
+        counted += server.spread([(setting.off, setting.row) for setting in judged])
     return Goal(
         "the share that load states within 10 % of the drop that wrk and ab measure in nine of ten settings that they"
         " know to 10 %",
-        found,
+        counted,
         bool(judged) and len(near) >= GOAL_SHARE * len(judged),
+    )
+
+
+def verdicts_known(readings: list[Reading]) -> list[Reading]:
+    """Return the verdicts on layers whose drop wrk knows to 10 %."""
+    pairs = [
+        {**reading, "kind": reading["kind"].removeprefix("judged ")}
+        for reading in readings
+        if reading["kind"].startswith("judged ")
+    ]
+    known = {(row.layer, row.loop) for row in server.rows_of([*pairs, *placeholders(pairs)]) if row.tells}
+    return [
+        reading for reading in readings if reading["kind"] == "verdict" and (reading["layer"], reading["loop"]) in known
+    ]
+
+
+def is_wrong(reading: Reading) -> bool:
+    """Return whether a verdict is that of the other side of the drop."""
+    return reading["verdict"] == ("pass" if reading["ratio"] < 1 else "fail")
+
+
+def table_of_verdicts(readings: list[Reading]) -> Table:
+    """Write the verdicts by condition, layer and loop."""
+    body = []
+    groups: dict[tuple[str, str, str, float], list[Reading]] = {}
+    for reading in verdicts_known(readings):
+        key = (reading["condition"], reading["layer"], reading["loop"], reading["ratio"])
+        groups.setdefault(key, []).append(reading)
+    for (condition, layer, loop, ratio), own in sorted(groups.items()):
+        verdicts = [reading["verdict"] for reading in own]
+        shares = [reading["share"][0] for reading in own if reading["share"] is not None]
+        processor = sum(reading["clock"] == "processor" for reading in own)
+        counted = [str(verdicts.count(verdict)) for verdict in ("pass", "fail", "undecided")]
+        spread = f"{min(shares):.1%} … {max(shares):.1%}" if shares else "-"
+        body.append([layer, loop, condition, f"{ratio:g}", *counted, spread, f"{processor}"])
+    head = ["layer", "loop", "condition", "budget", "pass", "fail", "undecided", "shares", "of processor time"]
+    return Table("Verdicts on budgets of 0.7 and 1.3 times the drop by wrk, 100 clients", head, body)
+
+
+def goal_of_verdicts(readings: list[Reading]) -> Goal:
+    """Judge how many verdicts are wrong, and how many are decided in each condition."""
+    own = verdicts_known(readings)
+    wrong, parts, decided_shares = sum(map(is_wrong, own)), [], []
+    for condition in CONDITIONS:
+        verdicts = [reading["verdict"] for reading in own if reading["condition"] == condition]
+        decided = sum(verdict != "undecided" for verdict in verdicts)
+        decided_shares.append(decided / max(1, len(verdicts)))
+        parts.append(f"{decided} of {len(verdicts)} decided ({condition})")
+    return Goal(
+        "no wrong verdict on rps_share at 0.7 and 1.3 times the drop, nine of ten decided in 15 s each, idle and beside"
+        " two busy neighbours",
+        f"{wrong} of {len(own)} wrong; {', '.join(parts)}",
+        bool(own) and not wrong and min(decided_shares) >= GOAL_DECIDED,
     )
 
 
@@ -286,18 +393,18 @@ def table_of_cases(cases: Sequence[Reading]) -> Table:
     """Write the published cases beside load's requests per second."""
     body = []
     for name in published.CASES:
-        own = [one for one in cases if one["case"] == name]
+        own = [reading for reading in cases if reading["case"] == name]
         if not own:
             continue
         case = published.CASES[name]
-        rps = fmean(one["rps"] for one in own)
-        based = [one for one in cases if one["case"] == case.base]
+        rps = fmean(reading["rps"] for reading in own)
+        based = [reading for reading in cases if reading["case"] == case.base]
         shares = ["", ""]
         if based and case.base is not None:
             theirs = 1 - (published.CASES[case.base].us or 0.0) / (case.us or 1.0)
-            shares = [f"{theirs:.0%}", f"{1 - rps / fmean(one['rps'] for one in based):.0%}"]
+            shares = [f"{theirs:.0%}", f"{1 - rps / fmean(reading['rps'] for reading in based):.0%}"]
         assert case.us is not None
-        spread = f"{min(one['rps'] for one in own):.0f} … {max(one['rps'] for one in own):.0f}"
+        spread = f"{min(reading['rps'] for reading in own):.0f} … {max(reading['rps'] for reading in own):.0f}"
         body.append([name, f"{case.text}", f"{case.clients}", f"{1e6 / case.us:.0f}", f"{rps:.0f}", spread, *shares])
     head = ["case", "text", "clients", "RPS published", "RPS", "of the processes", "share published", "share"]
     return Table("Published cases in requests per second, and the share that goes with their layers", head, body)
@@ -311,17 +418,17 @@ def story(cases: Sequence[Reading]) -> Table:
     """Write the story of the proxy before and after, beside what its text states."""
     body = []
     for name, said_ms in PUBLISHED_P50_MS.items():
-        own = [one for one in cases if one["case"] == name]
+        own = [reading for reading in cases if reading["case"] == name]
         if own:
-            rps, p50_ms = (fmean(one[key] for one in own) for key in ("rps", "p50_ms"))
+            rps, p50_ms = (fmean(reading[key] for reading in own) for key in ("rps", "p50_ms"))
             us = published.CASES[name].us or 0.0
             body.append([name, f"{1e6 / us:.0f}", f"{rps:.0f}", f"{said_ms} ms", f"{p50_ms:.0f} ms"])
     if len(body) == len(PUBLISHED_P50_MS):
         ratios = [float(body[1][column]) / float(body[0][column]) for column in (1, 2)]
-        body.append(["after over before", *(f"{one:.2f}" for one in ratios), "", ""])
+        body.append(["after over before", *(f"{ratio:.2f}" for ratio in ratios), "", ""])
     head = ["case", "RPS published", "RPS", "P50 published", "P50"]
     return Table("The proxy's story: before and after, 1,000 clients", head, body)
 
 
 if __name__ == "__main__":
-    main(__file__, __doc__ or "", measure, report, worker, part=0, seconds=SECONDS, processes=PROCESSES)
+    main(__file__, __doc__ or "", measure, report, worker, part=0, seconds=SECONDS, processes=PROCESSES, runs=RUNS)

@@ -59,6 +59,38 @@ def test_the_goal_compares_shares_with_the_measured_drop(
     assert row[7] == f"{sum(shares) / 2:.1%}"
 
 
+def verdicts(ratio: float, verdict: str, condition: str = "idle", number: int = 5) -> list[dict[str, Any]]:
+    about = {"kind": "verdict", "condition": condition, "ratio": ratio, "layer": "CORS", "loop": "asyncio"}
+    reading = {**about, "clients": 100, "share": [0.2, 0.19, 0.21], "clock": "processor", "verdict": verdict, **WHOLE}
+    return [reading] * number
+
+
+@pytest.mark.parametrize(
+    ("further", "met"),
+    [
+        (verdicts(0.7, "undecided", number=1), True),
+        (verdicts(0.7, "undecided", number=2), False),
+        (verdicts(0.7, "pass", number=1), False),
+        (verdicts(1.3, "fail", number=1), False),
+        ([{**verdicts(0.7, "pass")[0], "layer": "GZip"}], True),  # wrk does not know its drop
+    ],
+)
+def test_the_goal_of_verdicts_counts_wrong_and_undecided(
+    load: ModuleType, further: list[dict[str, Any]], met: bool
+) -> None:
+    truth = [{**reading, "kind": f"judged {reading['kind']}"} for reading in pairs(200.0, 250.0)]
+    both = [
+        reading
+        for condition in load.CONDITIONS
+        for ratio, verdict in ((0.7, "fail"), (1.3, "pass"))
+        for reading in verdicts(ratio, verdict, condition)
+    ]
+    report = load.report([*truth, *both, *further])
+    assert [goal.met for goal in report.goals] == [met]
+    (table,) = report.tables
+    assert [row[3] for row in table.rows] == ["0.7", "1.3"] * 2
+
+
 def test_the_story_and_the_shares_of_the_published_cases(load: ModuleType) -> None:
     names = {"CORS, auth B": 3000.0, "CORS, auth A": 6000.0, "hello": 6000.0, "1 B": 3000.0}
     readings = [{"kind": "case", "case": name, **WHOLE, "rps": rps} for name, rps in names.items()]
@@ -75,19 +107,26 @@ def test_every_part_has_its_readings(load: ModuleType, monkeypatch: pytest.Monke
     def own_worker(file: str, **arguments: Any) -> Any:
         return json.loads(json.dumps(load.worker(**arguments | {"seconds": 0.2})))
 
+    taken = [[{**reading, "layer": "BaseHTTPMiddleware"} for reading in pairs(200.0, 250.0)], []]
     plan = replace(load.QUICK.plan, concurrencies=(3,))
     monkeypatch.setattr(load, "QUICK", load.Size(plan, 0.2, ("1 A",)))
     monkeypatch.setattr(load, "fresh_process", own_worker)
     monkeypatch.setattr(load.server, "awake", nobody)
-    monkeypatch.setattr(load.server, "of_process", lambda plan, *_: [])
+    monkeypatch.setattr(load.server, "of_process", lambda plan, *_: taken.pop())
+    monkeypatch.setattr(load, "neighbours", nobody)
     monkeypatch.setattr(load.shutil, "which", lambda name: name)
     readings = load.measure(quick=True)
     assert [(reading["kind"], reading.get("generator")) for reading in readings] == [
         ("load", "wrk"),
         ("load", "ab"),
         ("case", None),
+        *([("judged pair", "wrk")] * 8),
+        ("judged ours", None),
+        *([("verdict", None)] * 4),
     ]
-    assert all(reading["rps"] > 0 for reading in readings)
+    assert all(reading["rps"] > 0 for reading in readings if reading["kind"] in ("load", "case", "verdict"))
+    assert {reading["ratio"] for reading in readings if reading["kind"] == "verdict"} == set(load.JUDGED_RATIOS)
+    load.report(readings)
     assert [reading["kind"] for reading in load.measure(quick=True, part=3)] == ["case"]
 
 

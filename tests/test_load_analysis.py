@@ -24,6 +24,7 @@ from pytest_mwbudget.analysis.shares import (
     quantile_ms,
     rps_of,
     starts,
+    too_wide,
     wait_in,
     without_garbage,
 )
@@ -41,7 +42,13 @@ ALPHA = 0.1
 
 
 def burst(us: float, gauge: float = 100.0, waited: float = 0.0, collecting: float = 0.0) -> Burst:
-    return Burst(us, sorted([us * 90, us * 100, us * 110]), (gauge, 50.0), waited, collecting_us=collecting)
+    return Burst(
+        request_us=us,
+        latencies_us=sorted([us * 90, us * 100, us * 110]),
+        gauges=(gauge, 50.0),
+        queued=waited,
+        collecting_us=collecting,
+    )
 
 
 def rounds(rng: random.Random, count: int, whole_us: float = 250.0, layer_us: float = 50.0) -> list[Round]:
@@ -60,7 +67,7 @@ def rounds(rng: random.Random, count: int, whole_us: float = 250.0, layer_us: fl
 
 
 def share_of(bursts: Bursts, alpha: float = ALPHA) -> Estimate:
-    share = bypassed(bursts.pairs(LAYER), None, alpha).share
+    share = bypassed(bursts, LAYER, None, alpha).share
     assert share is not None
     return share
 
@@ -82,7 +89,7 @@ def test_a_layer_that_costs_nothing_has_a_share_of_nothing() -> None:
 
 def test_requests_per_second_and_added_time() -> None:
     bursts = Bursts([{None: burst(250.0), LAYER: burst(200.0)}] * 10)
-    rps, added = rps_of(bursts.whole, ALPHA), bypassed(bursts.pairs(LAYER), None, ALPHA).added_us
+    rps, added = rps_of(bursts.whole, ALPHA), bypassed(bursts, LAYER, None, ALPHA).added_us
     assert rps == Estimate(4000.0, 4000.0, 4000.0)
     assert added == Estimate(50.0, 50.0, 50.0)
 
@@ -142,6 +149,92 @@ def test_a_load_generator_that_is_always_busy_limits_the_figures() -> None:
     assert not Bursts([]).limited
 
 
+# ---- processor time ----------------------------------------------------------------------------------------------
+
+
+def beside_others(rng: random.Random, count: int, layer_us: float) -> list[Round]:
+    """Simulate rounds beside processes that keep the thread waiting for half of the time, now longer, now shorter."""
+
+    def waiting(working_us: float) -> Burst:
+        queued = rng.uniform(0.2, 0.8)
+        worked = rng.gauss(1, 0.02) * working_us
+        return replace(burst(working_us / (1 - queued), waited=queued), working_us=worked)
+
+    return [{None: waiting(250.0), LAYER: waiting(250.0 - layer_us)} for _ in range(count)]
+
+
+def test_a_share_of_processor_time_does_not_see_other_processes() -> None:
+    rng = random.Random(5)
+    bursts = Bursts(beside_others(rng, 20, 50.0))
+    worked = bursts.of_processor()
+    assert bursts.noisy
+    assert bursts.is_bound(LAYER)
+    assert worked is not None
+    assert not worked.noisy
+    assert worked.request_us == pytest.approx(250.0, rel=0.05)
+    share = share_of(worked)
+    assert share.low <= 0.2 <= share.high
+    assert share.half_width < 0.05
+    layer_load = bypassed(worked, LAYER, None, ALPHA)
+    assert (layer_load.clock, bypassed(bursts, LAYER, None, ALPHA).clock) == ("processor", "wall")
+    assert layer_load.added_us is not None
+    assert layer_load.added_us.estimate == pytest.approx(50.0, rel=0.2)
+
+
+def test_a_kept_share_of_processor_time_seldom_fails_and_a_broken_one_does() -> None:
+    rng, verdicts = random.Random(6), []
+    for _ in range(200):
+        worked = Bursts(beside_others(rng, 20, 50.0)).of_processor()
+        assert worked is not None
+        layer_load = bypassed(worked, LAYER, None, 0.01)
+        verdicts.append([judge_share(layer_load, bound, Conditions()).verdict for bound in (0.14, 0.2, 0.26)])
+    broken, near, kept = zip(*verdicts, strict=True)
+    assert {"fail"} == set(broken)
+    assert "fail" not in near
+    assert {"pass"} == set(kept)
+
+
+@pytest.mark.parametrize(
+    ("working_us", "queued", "expected"),
+    [(91.0, 0.0, True), (46.0, 0.5, True), (89.0, 0.0, False), (44.0, 0.5, False), (None, 0.9, False)],
+)
+def test_the_loop_is_the_bottleneck_if_it_works_whenever_it_has_a_core(
+    working_us: float | None, queued: float, expected: bool
+) -> None:
+    bound = replace(burst(100.0, waited=queued), working_us=working_us)
+    other = replace(burst(100.0), working_us=100.0)
+    assert bound.is_bound is expected
+    for arms in ({None: bound, LAYER: other}, {None: other, LAYER: bound}):
+        # Most pairs decide, and each needs both bursts.
+        mixed = [arms, arms, {None: other, LAYER: other}]
+        assert Bursts(mixed).is_bound(LAYER) is expected
+        assert not Bursts(mixed).is_bound(EntryIndex(3))
+    assert (Bursts([{None: bound}]).of_processor() is None) == (working_us is None)
+
+
+def test_moments_in_which_the_servers_core_is_slow_do_not_count_by_processor_time_either() -> None:
+    quick, slow = (replace(burst(100.0, gauge, waited=0.5), working_us=50.0) for gauge in (100.0, 130.0))
+    for kind, quiet in ((quick, True), (slow, False), (replace(quick, gauges=(100.0, 99.0)), True)):
+        worked = Bursts([{None: quick}, {None: kind}]).of_processor()
+        assert worked is not None
+        assert (worked.quiet == 2) is quiet
+
+
+@pytest.mark.parametrize(
+    ("share", "known"),
+    [
+        (Estimate(0.05, -0.19, 0.29), True),
+        (Estimate(0.05, -0.21, 0.31), False),
+        (Estimate(0.6, 0.2, 1.0), True),
+        (Estimate(-0.006, -0.7, 0.69), False),
+        (Estimate(0.05, -math.inf, math.inf), True),  # too few rounds, which a note says
+        (None, True),
+    ],
+)
+def test_an_interval_that_says_nothing_is_no_share(share: Estimate | None, known: bool) -> None:
+    assert (too_wide(share) is None) is known
+
+
 # ---- latencies ---------------------------------------------------------------------------------------------------
 
 
@@ -151,7 +244,7 @@ def simulated(rng: random.Random, bursts: int, each: int = 200) -> list[Burst]:
     for _ in range(bursts):
         factor = rng.lognormvariate(0, 0.2)
         latencies = sorted(factor * rng.expovariate(1 / 1000) for _ in range(each))
-        all_bursts.append(Burst(100.0, latencies, (100.0,)))
+        all_bursts.append(Burst(request_us=100.0, latencies_us=latencies, gauges=(100.0,)))
     return all_bursts
 
 
@@ -237,14 +330,17 @@ def test_where_no_turn_was_sampled_nothing_is_said_to_queue() -> None:
 
 
 def test_garbage_that_costs_more_than_the_layer() -> None:
-    pairs = [(burst(200.0, collecting=5.0), burst(250.0, collecting=25.0 + number % 2)) for number in range(20)]
-    few = bypassed(pairs[:3], Estimate(1.0, 0.9, 1.1), ALPHA)
-    known = bypassed(pairs, Estimate(10.0, 9.0, 11.0), ALPHA)
+    all_rounds: list[Round] = [
+        {LAYER: burst(200.0, collecting=5.0), None: burst(250.0, collecting=25.0 + number % 2)} for number in range(20)
+    ]
+    bursts = Bursts(all_rounds)
+    few = bypassed(Bursts(all_rounds[:3]), LAYER, Estimate(1.0, 0.9, 1.1), ALPHA)
+    known = bypassed(bursts, LAYER, Estimate(10.0, 9.0, 11.0), ALPHA)
     assert known.collecting_us is not None
     assert known.collecting_us.estimate == pytest.approx(20.5)
     assert known.collects
-    assert not bypassed(pairs, Estimate(20.0, 15.0, 25.0), ALPHA).collects
-    assert not bypassed(pairs, None, ALPHA).collects
+    assert not bypassed(bursts, LAYER, Estimate(20.0, 15.0, 25.0), ALPHA).collects
+    assert not bypassed(bursts, LAYER, None, ALPHA).collects
     assert not few.collects
     # What is left of 50 µs if the garbage of the layer takes as much as it may.
     added, least = known.added_us, without_garbage(known)
@@ -351,6 +447,16 @@ def test_the_share_of_the_split_needs_more_room_to_fail() -> None:
     assert judge_share(LayerLoad(OVER * 2, "split"), 0.05, Conditions()).verdict == "fail"
 
 
+def test_the_share_of_the_split_passes_no_layer_that_may_work_after_the_response() -> None:
+    split = LayerLoad(KEPT, "split", "it is late")
+    assert judge_share(split, 0.05, Conditions()).verdict == "pass"
+    judged = judge_share(split, 0.05, Conditions(), starts=True)
+    assert judged.verdict == "undecided"
+    assert judged.reason is not None
+    assert judged.reason.endswith("and this is in no own time; it is late [not-bypassed]")
+    assert judge_share(replace(split, method="bypass"), 0.05, Conditions(), starts=True).verdict == "pass"
+
+
 def test_a_layer_without_a_share_is_undecided() -> None:
     judged = judge_share(LayerLoad(why="it answers"), 0.05, Conditions())
     assert judged == Judged(0.05, "undecided", "there is no share for it: it answers [not-bypassed]")
@@ -376,6 +482,6 @@ def test_verdicts_on_latencies(p99_ms: Estimate, conditions: Conditions, verdict
 def test_a_kept_share_seldom_fails_whatever_the_noise() -> None:
     rng, failed = random.Random(4), 0
     for _ in range(300):
-        layer_load = bypassed(Bursts(rounds(rng, 12)).pairs(LAYER), None, 0.01)
+        layer_load = bypassed(Bursts(rounds(rng, 12)), LAYER, None, 0.01)
         failed += judge_share(layer_load, 0.2, Conditions()).verdict == "fail"
     assert failed == 0

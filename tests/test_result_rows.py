@@ -241,6 +241,17 @@ def test_figures_under_another_load_are_not_comparable(said: dict[str, Any]) -> 
     assert change_of["Auth", "us"].word == "same"
 
 
+def test_a_share_of_processor_time_needs_no_quiet_rounds_and_no_other_clock_beside_it() -> None:
+    processor, wall = ({"clock": clock} for clock in ("processor", "wall"))
+    noisy = {"quiet": 0}
+    change_of = changed(loaded(share(0.05, **processor), **noisy), loaded(share(0.2, **processor), **noisy))
+    assert change_of["Auth", "rps_share"].word == "slower"
+    assert change_of["(total)", "rps"].word == "not comparable"
+    changed_clock = changed(loaded(share(0.05, **wall)), loaded(share(0.2, **processor)))["Auth", "rps_share"]
+    assert changed_clock.word == "not comparable"
+    assert changed_clock.reason == "it is a share of wall-clock time, then of processor time"
+
+
 def test_a_machine_that_was_slow_under_load_explains_fewer_requests_per_second() -> None:
     slow = loaded(share(0.05), rps=about(3000.0), p50_ms=about(33.0), slowdown=1.5)
     assert words(loaded(share(0.05)), slow)["(total)", "rps"] == "unclear"

@@ -1,7 +1,9 @@
 """Estimate requests per second, latencies and the shares of layers from bursts, and judge them. Pure.
 
 A round is one burst past each layer that can be bypassed, and one past none, in random order. Bursts of the same round
-are pairs, so whatever changes slowly is in both (docs/decisions/0034).
+are pairs, so whatever changes slowly is in both (docs/decisions/0034). While the event loop's thread is the bottleneck,
+requests per second are the inverse of its processor time for each request, which other processes hardly change: shares
+are then of this time (docs/decisions/0044).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from statistics import median
 from ..errors import tagged
 from ..model.estimate import Estimate, Microseconds
 from ..model.judged import Judged
-from ..model.load import LayerLoad, Wait
+from ..model.load import PROCESSOR, WALL, LayerLoad, LoadClock, Wait
 from ..model.quantities import RPS_SHARE
 from ..model.results import ResultRow
 from ..model.stack import EntryIndex
@@ -30,6 +32,10 @@ QUIET, QUICK_SHARE = 1.15, 0.1
 WAITED_SHARE = 0.05
 # Above this share of a burst, the load generator may be what limits the requests per second.
 SENDING_SHARE = 0.9
+# The event loop's thread is the bottleneck if it works for this share of the time in which it could have a core.
+BOTTLENECK_SHARE = 0.9
+# An interval says nothing that reaches farther than this share to either side, and farther than the estimate is from 0.
+WIDEST_SHARE = 0.25
 # A row serialises requests if its time grows by more than this many times what the turns of the event loop explain, and
 # to more than this share of the whole latency.
 UNEXPLAINED, SERIAL_SHARE = 3.0, 0.3
@@ -42,24 +48,50 @@ SPLIT_ROOM = 0.5
 NEGLIGIBLE_SHARE = 0.01
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Burst:
     """A burst of requests.
 
-    `request_us` is the time between two responses. `latencies_us` are those that clients saw, in order of size.
-    `gauges` are the slowest times that a fixed piece of work took during the burst, on the server's core and on the
-    load generator's. `waited` is the share of the burst in which the server was ready to run but had no core, or that
-    of the load generator if it is larger. `busy` is the share in which the server's thread worked, `sending` that of
-    the load generator. `collecting_us` is the time of garbage collection for each request.
+    - `request_us`: the time between two responses, or the processor time for each request
+    - `latencies_us`: those that clients saw, in order of size
+    - `gauges`: the slowest times that a fixed piece of work took during the burst, on the server's core and on the load
+      generator's
+    - `queued`: the share of the burst in which the server's thread was ready to run but had no core
+    - `starved`: the same of the load generator
+    - `working_us`: the time for each request in which the server's thread worked, None if unknown
+    - `sending`: the share of the burst in which the load generator worked
+    - `collecting_us`: the time of garbage collection for each request
     """
 
     request_us: Microseconds
     latencies_us: Sequence[float]
     gauges: tuple[float, ...]
-    waited: float = 0.0
-    busy: float | None = None
+    queued: float = 0.0
+    starved: float = 0.0
+    working_us: Microseconds | None = None
     sending: float = 0.0
     collecting_us: Microseconds = 0.0
+
+    @property
+    def busy(self) -> float | None:
+        """The share of the burst in which the server's thread worked, None if unknown."""
+        return None if self.working_us is None else min(1.0, self.working_us / self.request_us)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the server's thread worked nearly all the time in which it could have a core.
+
+        Then its processor time is what limits the requests per second.
+        """
+        return self.busy is not None and self.busy >= BOTTLENECK_SHARE * (1 - self.queued)
+
+    def of_processor(self) -> Burst:
+        """Return the burst with the processor time of a request in place of the time between two responses.
+
+        It does not see other processes, but for what they do to the server's core and its caches.
+        """
+        assert self.working_us is not None
+        return replace(self, request_us=self.working_us, gauges=self.gauges[:1], queued=0.0, starved=0.0)
 
 
 Round = Mapping[Arm, Burst]
@@ -68,8 +100,8 @@ Round = Mapping[Arm, Burst]
 class Bursts:
     """All rounds, each with a burst past no layer. Only quiet bursts count, unless these are too few: then `noisy`."""
 
-    def __init__(self, rounds: Sequence[Round]) -> None:
-        self.rounds = rounds
+    def __init__(self, rounds: Sequence[Round], clock: LoadClock = WALL) -> None:
+        self.rounds, self.clock = rounds, clock
         gauges = zip(*(burst.gauges for bursts in rounds for burst in bursts.values()), strict=True)
         self._limits = [QUIET * sorted(times)[int(QUICK_SHARE * len(times))] for times in gauges]
         numbers = [(len(self._quiet(arm)), len(self._all(arm))) for arm in {arm for bursts in rounds for arm in bursts}]
@@ -78,7 +110,7 @@ class Bursts:
     def is_quiet(self, burst: Burst) -> bool:
         """Return whether a burst was taken in quiet moments."""
         slow = any(gauge > most for gauge, most in zip(burst.gauges, self._limits, strict=True))
-        return not slow and burst.waited <= WAITED_SHARE
+        return not slow and max(burst.queued, burst.starved) <= WAITED_SHARE
 
     @property
     def quiet(self) -> int:
@@ -100,11 +132,28 @@ class Bursts:
     def _quiet(self, arm: Arm) -> list[tuple[Burst, Burst]]:
         return [pair for pair in self._all(arm) if all(map(self.is_quiet, pair))]
 
+    def is_bound(self, arm: Arm) -> bool:
+        """Return whether the server's thread was the bottleneck in most pairs, without a layer and with it."""
+        pairs = self._all(arm)
+        return 2 * sum(all(burst.is_bound for burst in pair) for pair in pairs) > len(pairs)
+
+    def of_processor(self) -> Bursts | None:
+        """Return the bursts by the processor time of the server's thread, None if it is not known."""
+        if any(burst.working_us is None for bursts in self.rounds for burst in bursts.values()):
+            return None
+        rounds = [{arm: burst.of_processor() for arm, burst in bursts.items()} for bursts in self.rounds]
+        return Bursts(rounds, PROCESSOR)
+
     @property
     def busy(self) -> float | None:
         """The typical share of a burst in which the server's thread worked, None if unknown."""
         known = [burst.busy for burst in self.whole if burst.busy is not None]
         return median(known) if known else None
+
+    @property
+    def request_us(self) -> Microseconds:
+        """The typical time of a request."""
+        return median(burst.request_us for burst in self.whole)
 
     @property
     def limited(self) -> bool:
@@ -116,19 +165,29 @@ class Bursts:
         return slowdown([burst.gauges[0] for burst in self.whole], best_ns)
 
 
-def bypassed(pairs: Sequence[tuple[Burst, Burst]], own: Estimate | None, alpha: float) -> LayerLoad:
+def bypassed(bursts: Bursts, arm: Arm, own: Estimate | None, alpha: float) -> LayerLoad:
     """Return what a layer of this self time costs, by pairs of bursts without and with it. There is at least one pair.
 
     A full garbage collection is rare and long, and belongs to the mean of its time: so that is not trimmed.
     """
+    pairs = bursts.pairs(arm)
     collecting = paired([whole.collecting_us - without.collecting_us for without, whole in pairs], alpha, trimmed=False)
     return LayerLoad(
         share=paired([1 - without.request_us / whole.request_us for without, whole in pairs], alpha),
         method="bypass",
+        clock=bursts.clock,
         added_us=paired([whole.request_us - without.request_us for without, whole in pairs], alpha),
         collecting_us=collecting,
         collects=own is not None and collecting.bounded and collecting.low > own.high > 0,
     )
+
+
+def too_wide(share: Estimate | None) -> str | None:
+    """Say why a share is as good as unknown, None if it is not."""
+    if share is None or not share.bounded or share.half_width <= max(WIDEST_SHARE, abs(share.estimate)):
+        return None
+    span = f"bursts past it say no more than {share.low:.0%} to {share.high:.0%}"
+    return f"{span}; run it again when the machine is less busy, or give it more time"
 
 
 def divided(row: ResultRow, request_us: Microseconds, why: str | None) -> LayerLoad:
@@ -253,8 +312,9 @@ class Conditions:
     """What can explain a figure that is over its budget, or make one too small.
 
     `slowdown` is at least 1. `noisy` means that there were too few quiet moments. `shared_core` means that the server
-    and the load generator share one core, `limited` that the load generator may be slower than the server. `crowded` is
-    why another process may have measured at the same time. `time` is the option that gives more time.
+    and the load generator share one core, `limited` that the load generator may be slower than the server: neither
+    changes the processor time of the server's thread. `crowded` is why another process may have measured at the same
+    time. `time` is the option that gives more time.
     """
 
     slowdown: float = 1.0
@@ -310,19 +370,25 @@ class Conditions:
         return None
 
 
-def judge_share(layer_load: LayerLoad, bound: float, conditions: Conditions, doubt: str | None = None) -> Judged:
+def judge_share(
+    layer_load: LayerLoad, bound: float, conditions: Conditions, doubt: str | None = None, *, starts: bool = False
+) -> Judged:
     """Judge the share of a layer by its budget, both from 0 to 1. `doubt` is why it may be too large.
 
     A share of method `split`, the layer's self time divided by the time of a request, can be too large. So it fails
-    only if it is above the budget by more than SPLIT_ROOM. Where the time of a request contains time of the load
-    generator, shares are too small, so no share passes.
+    only if it is above the budget by more than SPLIT_ROOM. It passes no layer that `starts` what may end after the
+    request. Where the time of a request contains time of the load generator, shares are too small, so none passes.
     """
     if layer_load.share is None:
         reason = layer_load.why or "there were too few rounds of bursts"
         return Judged(bound, "undecided", tagged(f"there is no share for it: {reason}", "not-bypassed"))
-    room = None if layer_load.method == "bypass" else SPLIT_ROOM
-    excuse = conditions.excuse or doubt
-    of_share = replace(conditions.of_figure, room=room, no_pass=conditions.clients_cost, no_fail=excuse)
+    split = layer_load.method == "split"
+    no_pass = conditions.clients_cost
+    if split and starts:
+        lacks = "it starts tasks or threads that may work after the response, and this is in no own time"
+        no_pass = tagged(f"{lacks}; {layer_load.why}", "not-bypassed")
+    room, excuse = SPLIT_ROOM if split else None, conditions.excuse or doubt
+    of_share = replace(conditions.of_figure, room=room, no_pass=no_pass, no_fail=excuse)
     return judge.judge(RPS_SHARE, layer_load.share, bound, of_share)
 
 

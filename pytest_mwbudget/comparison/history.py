@@ -93,7 +93,7 @@ def _series(row: str, quantity: str, moments: Sequence[tuple[Run, RequestFigures
     level: tuple[RequestFigures, Estimate] | None = None
     for place, (_, figures, limits) in enumerate(moments):
         figure = figures.rows[row].figures.get(quantity) if row in figures.rows else None
-        why_not = limits.reason(quantity) or other_load(quantity, figures, moments[-1][1])
+        why_not = limits.reason(quantity) or other_load(row, quantity, figures, moments[-1][1])
         if figure is None or not figure.bounded or why_not is not None:
             points.append(None)
             continue

@@ -9,7 +9,8 @@ from ..analysis.paired import FEWEST_PAIRS
 from ..analysis.slowdown import APPS_SLOWED, STEADY
 from ..model.changes import Change, word_for
 from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate, independent_sum
-from ..model.quantities import BETWEEN_RUNS, COMPARED, RECORDABLE, TRAITS, UNDER_LOAD
+from ..model.load import CLOCK_NAMES, PROCESSOR
+from ..model.quantities import BETWEEN_RUNS, COMPARED, RECORDABLE, RPS_SHARE, TRAITS, UNDER_LOAD
 from .allowed import Allowed, judged
 from .figures import RequestFigures, RowFigures, figures_of, is_part
 from .outcome import Comparison, RequestChanges
@@ -75,7 +76,9 @@ def change_of(
     if not (old.bounded and new.bounded):
         return change("not measured", reason="there were too few requests for an interval")
     why_not = (
-        surroundings.reason(quantity) or other_load(quantity, before, after) or _other_timing(quantity, earlier, later)
+        surroundings.reason(quantity)
+        or other_load(row, quantity, before, after)
+        or _other_timing(quantity, earlier, later)
     )
     if why_not is not None:
         return change("not comparable", reason=why_not)
@@ -83,12 +86,17 @@ def change_of(
     return change(word_for(quantity, difference, _tolerance(quantity, old)), change=difference)
 
 
-def other_load(quantity: str, before: RequestFigures, after: RequestFigures) -> str | None:
+def other_load(row: str, quantity: str, before: RequestFigures, after: RequestFigures) -> str | None:
     """Return why a figure under load cannot be compared, None if it can and for any other figure."""
     if quantity not in UNDER_LOAD or before.load is None or after.load is None:
         return None
     if str(before.load) != str(after.load):
         return f"measured with {before.load}, then with {after.load}"
+    earlier, later = (run.rows[row].clock if row in run.rows else None for run in (before, after))
+    if quantity == RPS_SHARE and None not in (earlier, later) and earlier != later:
+        return f"it is a share of {CLOCK_NAMES[earlier]}, then of {CLOCK_NAMES[later]}"
+    if quantity == RPS_SHARE and later == PROCESSOR:  # which needs no quiet moments
+        return None
     quiet = min(before.load.quiet, after.load.quiet)
     return None if quiet >= FEWEST_PAIRS else "there were too few rounds of bursts in quiet moments"
 

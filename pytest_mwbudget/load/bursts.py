@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from ..analysis import shares
 from ..analysis.estimates import ALPHA
 from ..analysis.paired import FEWEST_PAIRS
+from ..analysis.savings import Arm
 from ..analysis.shares import NEGLIGIBLE_SHARE, Burst, Bursts, Conditions, Observation, is_negligible
 from ..asgi import server as in_process
 from ..asgi.stack import Stack
@@ -18,7 +19,7 @@ from ..config.settings import Settings, Under
 from ..errors import MeasurementError, ResponseError, described, tagged
 from ..interpreter.clocks import Clock, process_time_ns
 from ..model.estimate import Nanoseconds, Seconds
-from ..model.load import LayerLoad, Load, Wait
+from ..model.load import PROCESSOR, LayerLoad, Load, Wait
 from ..model.quantities import RPS_SHARE
 from ..model.remedies import MAX_TIME
 from ..model.results import Result, ResultRow
@@ -64,7 +65,12 @@ async def under_load(
     entries = {layer.index: entry for entry, layer in stack.layers if entry is not None}
     arms = Arms(stack, caller, environment.rng, entries.values(), further=observable(stack))
     scheme = caller.template.scope(None)["scheme"]
-    with collecting(clock) as garbage, pinned(on.server), arms.bypasses.installed(), files_for(under.clients):
+    with (
+        collecting(environment.cpu_clock or clock) as garbage,
+        pinned(on.server),
+        arms.bypasses.installed(),
+        files_for(under.clients),
+    ):
         async with serving(caller.app, caller.state, scheme) as served:
             with generator(served.port, caller.template, on.generator, settings.startup_timeout_s) as process:
                 driver = _Driver(caller, settings, under, environment, garbage, arms, served, process)
@@ -79,15 +85,12 @@ async def under_load(
                 bursts = await driver.rounds(begin_ns)
     seconds = (clock() - begin_ns) / NS_PER_S
     more_time = settings.more_time
-    conditions = Conditions(
-        bursts.slowdown(environment.machine.best_ns),
-        bursts.noisy,
-        on.alone,
-        bursts.limited,
-        environment.turn.crowded,
-        "--mw-budget-load-time" if more_time == MAX_TIME else more_time.name,
+    of_machine = Conditions(
+        shared_core=on.alone,
+        crowded=environment.turn.crowded,
+        time="--mw-budget-load-time" if more_time == MAX_TIME else more_time.name,
     )
-    return _Outcome(result, driver, bursts, observations, entries, conditions).result(seconds)
+    return _Outcome(result, driver, bursts, observations, entries, of_machine).result(seconds)
 
 
 def require_loop(name: str) -> None:
@@ -204,15 +207,14 @@ class _Driver:
         figures = await self.sent(self.under.clients, requests)
         collected = self.garbage.ns - collected
         worked = None if cpu is None else (self._cpu_ns() or 0) - cpu
-        waits = [figures["waited_ns"]]
-        if waited is not None and not self.arms.stack.threads:
-            waits.append((waited_ns() or 0) - waited)
+        queued = 0 if waited is None or self.arms.stack.threads else (waited_ns() or 0) - waited
         return Burst(
             request_us=figures["ns"] / requests / 1000,
             latencies_us=sorted(latency_ns / 1000 for latency_ns in figures["latencies_ns"]),
             gauges=(max(gauge, self._gauge()), float(max(figures["gauges_ns"]))),
-            waited=max(waits) / figures["ns"],
-            busy=None if worked is None else min(1.0, worked / figures["ns"]),
+            queued=queued / figures["ns"],
+            starved=figures["waited_ns"] / figures["ns"],
+            working_us=None if worked is None else worked / requests / 1000,
             sending=figures["worked_ns"] / figures["ns"],
             collecting_us=collected / requests / 1000,
         )
@@ -269,6 +271,7 @@ class _Outcome:
     """Everything that is known, from which the result is made.
 
     `entries` are those of the rows that the request came to. `observed` are bursts with one client and with all.
+    `of_machine` are the conditions but for what the bursts show.
     """
 
     before: Result
@@ -276,7 +279,7 @@ class _Outcome:
     bursts: Bursts
     observed: tuple[Observation, Observation] | None
     entries: Mapping[RowIndex, EntryIndex]
-    conditions: Conditions
+    of_machine: Conditions
 
     def result(self, seconds: float) -> Result:
         """Return the result with the figures under load and their verdicts."""
@@ -284,7 +287,9 @@ class _Outcome:
         bounds = assign(settings.load_budgets, [row.layer for row in rows])
         alpha = ALPHA / (len(rows) + 3)  # all intervals hold jointly
         p99_ms = shares.quantile_ms(whole, 0.99, alpha)
-        limit_ms = settings.p99_ms
+        limit_ms, conditions = settings.p99_ms, self._conditions(self.bursts)
+        worked = self.bursts.of_processor()
+        rows = tuple(self._layer(row, worked, bounds.get(row.layer.index, {}).get(RPS_SHARE), alpha) for row in rows)
         load = Load(
             clients=self.driver.under.clients,
             rps=shares.rps_of(whole, alpha),
@@ -297,22 +302,30 @@ class _Outcome:
             seconds=seconds,
             server=f"{self.driver.served.name} on {self.driver.caller.loop.name}",
             endpoint=self._wait(self.driver.arms.stack.endpoint, self.before.frame("endpoint")),
-            judged=None if limit_ms is None else shares.judge_p99(p99_ms, limit_ms, self.conditions),
-            notes=tuple(self._notes()),
-            slowdown=self.conditions.slowdown,
+            judged=None if limit_ms is None else shares.judge_p99(p99_ms, limit_ms, conditions),
+            notes=tuple(self._notes(rows, conditions)),
+            slowdown=conditions.slowdown,
         )
-        rows = tuple(self._layer(row, load, bounds.get(row.layer.index, {}).get(RPS_SHARE), alpha) for row in rows)
         return replace(self.before, layers=rows, load=load).with_verdict()
 
-    def _layer(self, row: ResultRow, load: Load, bound: float | None, alpha: float) -> ResultRow:
+    def _conditions(self, bursts: Bursts) -> Conditions:
+        """Return the conditions of figures from bursts by one of the clocks."""
+        best_ns = self.driver.environment.machine.best_ns
+        conditions = replace(self.of_machine, slowdown=bursts.slowdown(best_ns), noisy=bursts.noisy)
+        if bursts.clock == PROCESSOR:
+            return replace(conditions, shared_core=False)
+        return replace(conditions, limited=bursts.limited)
+
+    def _layer(self, row: ResultRow, worked: Bursts | None, bound: float | None, alpha: float) -> ResultRow:
+        """Return the row with its figures under load. `worked` are the bursts by processor time, if it is known."""
         entry, layer_load = self.entries.get(row.layer.index), LayerLoad()
         wait = self._wait(entry, row)
         why: str | None = "the request did not come to it"
         doubt: str | None = None
+        bursts = worked if worked is not None and self._is_bound(entry) else self.bursts
         if entry is not None:
-            pairs = self.bursts.pairs(entry)
-            layer_load = shares.bypassed(pairs, row.us, alpha) if pairs else layer_load
-            why = self.driver.arms.why_not.get(entry)
+            layer_load = shares.bypassed(bursts, entry, row.us, alpha) if bursts.pairs(entry) else layer_load
+            why = self.driver.arms.why_not.get(entry) or shares.too_wide(layer_load.share)
             other = None if why is not None else self._other_way(layer_load, row, wait)
             if other is not None and shares.starts(row):
                 beside = f"it starts tasks or threads that may work after the response, or {other}"
@@ -321,10 +334,20 @@ class _Outcome:
                 why = why or other
         if layer_load.share is None or why is not None:
             # Other processes lengthen the bursts, and hardly the time that the server works.
-            busy = load.busy if self.bursts.noisy and load.busy else 1.0
-            layer_load = shares.divided(row, busy * load.request_us, why)
-        judged = None if bound is None else shares.judge_share(layer_load, bound, self.conditions, doubt)
+            by_processor = worked is not None and (self.bursts.noisy or self._is_bound(None))
+            bursts = worked if worked is not None and by_processor else self.bursts
+            layer_load = shares.divided(row, bursts.request_us, why)
+        conditions = self._conditions(bursts)
+        judged = (
+            None
+            if bound is None
+            else shares.judge_share(layer_load, bound, conditions, doubt, starts=shares.starts(row))
+        )
         return replace(row, load=replace(layer_load, wait=wait, judged=judged))
+
+    def _is_bound(self, arm: Arm) -> bool:
+        """Return whether the event loop's thread is the bottleneck. It waits for a lone client after each response."""
+        return self.driver.under.clients > 1 and self.bursts.is_bound(arm)
 
     def _other_way(self, layer_load: LayerLoad, row: ResultRow, wait: Wait | None) -> str | None:
         """Say that the app does something else without a layer. If requests queue in it, nobody can tell."""
@@ -340,8 +363,8 @@ class _Outcome:
             return None
         return shares.wait_in(parts_of(self.driver.arms.stack.entries, entry), _turns(row), *self.observed)
 
-    def _notes(self) -> Iterator[str]:
-        rounds, conditions = len(self.bursts.rounds), self.conditions
+    def _notes(self, rows: Iterable[ResultRow], conditions: Conditions) -> Iterator[str]:
+        rounds = len(self.bursts.rounds)
         if conditions.shared_core:
             one_core = (
                 "The server and the load generator share the only core, so the app is slower here than on a server that"
@@ -359,6 +382,8 @@ class _Outcome:
             yield tagged(f"{few}; give it more time with {conditions.time}.", "too-few-requests")
         if conditions.noisy:
             noisy = f"Only {self.bursts.quiet} of {rounds} rounds of bursts were in quiet moments, so all rounds count."
+            if any(row.load is not None and row.load.clock == PROCESSOR for row in rows):
+                noisy += " Shares of processor time hardly see other processes."
             yield tagged(noisy, "slow-machine")
 
 

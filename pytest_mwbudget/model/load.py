@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -9,6 +10,12 @@ from .estimate import Estimate, Microseconds, Seconds
 from .judged import Judged, Verdict
 
 ShareMethod: TypeAlias = Literal["bypass", "split"]
+# What the share of a bypassed layer is of: the time between two responses, or the processor time of the event loop's
+# thread for each request.
+LoadClock: TypeAlias = Literal["wall", "processor"]
+WALL: LoadClock = "wall"
+PROCESSOR: LoadClock = "processor"
+CLOCK_NAMES: Mapping[LoadClock | None, str] = {WALL: "wall-clock time", PROCESSOR: "processor time"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +38,9 @@ class LayerLoad:
     - `share`: the share of the requests per second that the layer costs, 0 to 1; None if unknown
     - `method`: `bypass` if requests were sent past the layer, `split` if `share` is the layer's own time divided by the
       time of a request under load
-    - `why`: why the layer was not bypassed
-    - `added_us`: what the layer adds to the time of a request under load, if it was bypassed
+    - `why`: why the layer was not bypassed, or why the bypass says nothing
+    - `clock`: what the share is of if the layer was bypassed
+    - `added_us`: what the layer adds to the time of a request under load by this clock, if it was bypassed
     - `collecting_us`: the part of `added_us` that garbage collection takes
     - `collects`: whether this part is certainly more than the layer's own time, in which garbage collection is off
     - `wait`: how long requests are in the layer
@@ -42,6 +50,7 @@ class LayerLoad:
     share: Estimate | None = None
     method: ShareMethod | None = None
     why: str | None = None
+    clock: LoadClock | None = None
     added_us: Estimate | None = None
     collecting_us: Estimate | None = None
     collects: bool = False

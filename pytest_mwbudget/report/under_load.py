@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..errors import tagged
 from ..model.estimate import Estimate
 from ..model.judged import Judged
-from ..model.load import LayerLoad, Load
+from ..model.load import CLOCK_NAMES, PROCESSOR, WALL, LayerLoad, Load
 from ..model.results import Result, ResultRow
 from ..model.stack import ENDPOINT
 from .document import BUDGET, INTERVAL, VERDICT, Cell, Code, Column, Table, TableRow
@@ -65,7 +65,7 @@ def load_view(result: Result) -> LoadView | None:
         findings=tuple(_findings(load, measured)),
         notes=load.notes,
         effort=(
-            f"{load.rounds} rounds of bursts, {load.quiet} of them quiet; {load.requests} requests,"
+            f"{load.rounds} rounds of bursts, {load.quiet} of them quiet{_clocks(measured)}; {load.requests} requests,"
             f" {load.seconds:.1f} s; {load.server}"
         ),
         headline=_headline(load, measured),
@@ -91,6 +91,18 @@ def _ms(latency: Estimate) -> str:
     return f"{figure(latency.estimate)} ms ({figure(latency.low)} … {figure(latency.high)})"
 
 
+def _clocks(measured: Sequence[tuple[ResultRow, LayerLoad]]) -> str:
+    """Say what the shares of bypassed layers are of."""
+    names = {
+        clock: [report.name for report, layer_load in measured if layer_load.clock == clock]
+        for clock in (PROCESSOR, WALL)
+    }
+    if not names[PROCESSOR]:
+        return f", shares of {CLOCK_NAMES[WALL]}" if names[WALL] else ""
+    others = f" (of {CLOCK_NAMES[WALL]}: {', '.join(names[WALL])})" if names[WALL] else ""
+    return f", shares of {CLOCK_NAMES[PROCESSOR]}{others}"
+
+
 def _table(title: str, measured: Sequence[tuple[ResultRow, LayerLoad]]) -> Table:
     columns = (
         Column(title),
@@ -98,7 +110,7 @@ def _table(title: str, measured: Sequence[tuple[ResultRow, LayerLoad]]) -> Table
         Column("interval", least=INTERVAL, meaning="the confidence interval of the share"),
         Column("budget", least=BUDGET, meaning="the largest share that is allowed"),
         Column("verdict", align="left", least=VERDICT, meaning="on the budget of the share"),
-        Column("adds µs", meaning="what the layer adds to the time between two responses"),
+        Column("adds µs", meaning="what the layer adds to a request: processor time or wall-clock time, as its share"),
         Column("in it", meaning="how long a request is in the layer, with one client and with all"),
         Column("method", align="left", meaning="how it was measured"),
     )
@@ -115,7 +127,7 @@ def _row(report: ResultRow, layer_load: LayerLoad) -> TableRow:
     below = [
         f"adds {figure(added.estimate)} µs to a request" if added else "",
         "a request is in it for {} with 1 client, for {} with all".format(*waits) if waits else "",
-        f"not bypassed: {layer_load.why}" if layer_load.why else "",
+        f"no bypass: {layer_load.why}" if layer_load.why else "",
     ]
     return TableRow(
         [
