@@ -105,6 +105,7 @@ def samples(
     blanks: tuple[int, ...] = (0,),
     wrap_ns: float = 0.0,
     handed_ns: float = 0.0,
+    wrap_once_ns: float = 0.0,
     sent: dict[int, int] | None = None,
     own_noise: float = 2.0,
     others: tuple[float, int] = (0.0, 0),
@@ -115,9 +116,9 @@ def samples(
 
     `suspended_ns` is the part of an entry's time in suspensions. `null_counts` is the number of requests with the null
     layer at an entry, by default 200. A null layer has one of the numbers `blanks` of blank layers, each of `blank_ns`.
-    Where an entry has `sent` messages, every third null layer wraps `send`, which takes `wrap_ns` a message; the probes
-    then take `handed_ns` more for each message. `others` is as in `put`. A request without probes takes `whole_ns`, by
-    default as long as with probes.
+    Where an entry has `sent` messages, every third null layer wraps `send`, which takes `wrap_ns` a message and
+    `wrap_once_ns` a request; the probes then take `handed_ns` more for each message. `others` is as in `put`. A request
+    without probes takes `whole_ns`, by default less than what the rows add up to.
     """
     rng = random.Random(seed)
     counts = dict.fromkeys(nulls_ns, 200) | (null_counts or {})
@@ -129,20 +130,23 @@ def samples(
     rng.shuffle(doubled)
     taken = Samples(tuple(nulls_ns), sent or {})
     for null in doubled:
+        wrapped_ns = null.blanks.wrapping * (sent or {}).get(null.index, 0) * (null.blanks.count * wrap_ns + handed_ns)
+        noise_ns = rng.uniform(-null_noise, null_noise)
         put(
             taken.split,
             nulls_ns[null.index]
             + null.blanks.count * blank_ns
-            + null.blanks.wrapping * (sent or {}).get(null.index, 0) * (null.blanks.count * wrap_ns + handed_ns)
-            + rng.uniform(-null_noise, null_noise),
+            + null.blanks.wrapping * wrap_once_ns
+            + wrapped_ns
+            + noise_ns,
             {entry: centre + rng.uniform(-own_noise, own_noise) for entry, centre in owned_ns.items()},
             null=null,
             suspended_ns=suspended_ns,
             resumed=resumed,
             others=others,
-            passing_ns=passing * nulls_ns[null.index],
+            passing_ns=passing * (nulls_ns[null.index] + noise_ns) + wrapped_ns,
         )
-    taken.whole = series(sum(owned_ns.values()) if whole_ns is None else whole_ns, seed=40)
+    taken.whole = series(sum(owned_ns.values()) - 2 * sum(nulls_ns.values()) if whole_ns is None else whole_ns, seed=40)
     return taken
 
 
@@ -274,6 +278,7 @@ def test_the_interval_of_a_row_misses_no_more_often_than_its_share_of_alpha(monk
                 blanks=BLANKS,
                 wrap_ns=110,
                 handed_ns=160,
+                wrap_once_ns=400,
                 sent={0: 2, 1: 2, 2: 2},
                 seed=seed,
             ),
@@ -334,10 +339,10 @@ def test_however_many_samples_there_are_the_method_may_be_wrong() -> None:
     taken.split = replace(row, spent=[row.spent[0]] * len(row.spent))
     estimates = estimated(taken, CHAIN)
     for us in (estimates.split[0], estimates.outside):
-        assert us.half_width == pytest.approx(method_us(us.estimate, 25))
+        assert us.half_width == pytest.approx(method_us(us.estimate, estimates.whole.estimate))
     half_widths = {0: estimates.split[0].half_width, "outside": estimates.outside.half_width}
     assert estimates.method_us == {key: pytest.approx(us) for key, us in half_widths.items()}
-    assert estimates.detection_limit_us == pytest.approx(method_us(0, 25))
+    assert estimates.detection_limit_us == pytest.approx(method_us(0, estimates.whole.estimate))
     assert estimates.whole.half_width < 0.01
 
 
@@ -355,8 +360,36 @@ def test_the_split_of_a_task_layer_says_what_it_shares_with_its_neighbours() -> 
     assert estimates.shared_us == {0: pytest.approx((SHARED_SHARE - SUSPENDING_SHARE) * task_us)}
 
 
+@pytest.mark.parametrize(
+    ("in_place_us", "endpoint_us", "whole_us", "row_us"),
+    [
+        (3.8, 0.0, 2.0, 0.2),
+        (4.0, 0.0, 1.0, 0.2),  # probes make the app's own code slower
+        (3.0, 0.0, 2.0, 0.2 + 3.0 - 0.85 * 4),  # null layers can be wrong by so much and no more
+        (3.8, 400.0, 402.0, 0.035),  # one half per cent of a long request says little
+    ],
+)
+def test_probes_cost_less_than_null_layers_if_the_rows_would_miss_a_part_of_the_whole(
+    in_place_us: float, endpoint_us: float, whole_us: float, row_us: float
+) -> None:
+    """Nine layers of 0.2 µs and an endpoint, whose null layers read 4 µs each."""
+    owned = {-1: 500 * in_place_us, **dict.fromkeys(range(10), 200.0 + 1000 * in_place_us)}
+    owned[9] += 1000 * (endpoint_us - in_place_us / 2)
+    entries = [entry(None), *map(entry, range(9))]
+    taken = samples(owned, dict.fromkeys(range(10), 4000.0), passing=1.0, whole_ns=1000 * whole_us)
+    *layers, _ = estimated(taken, entries).split.values()
+    assert [us.estimate for us in layers] == pytest.approx([row_us] * 9, abs=0.02)
+
+
+def test_where_a_request_suspends_its_probes_cost_what_null_layers_do() -> None:
+    """Logging the steps costs as well, and nothing tells these costs apart."""
+    taken = samples({-1: 500, 0: 20_000}, {0: 1000}, resumed={0: 1}, whole_ns=30_000)
+    assert estimated(taken, CHAIN).split[0].estimate == near(20 - 1 / 2)
+
+
 def test_a_row_that_suspends_is_known_to_a_few_per_cent_but_what_it_holds_as_any_other() -> None:
-    taken = samples({-1: 5000, 0: 20_000}, {0: 1000}, null_noise=0, suspended_ns={0: 9000}, resumed={0: 1})
+    owned_ns = {-1: 5000.0, 0: 20_000.0}
+    taken = samples(owned_ns, {0: 1000}, null_noise=0, suspended_ns={0: 9000}, resumed={0: 1}, whole_ns=25_000)
     row = taken.split
     taken.split = replace(row, spent=[row.spent[0]] * len(row.spent))
     estimates = estimated(taken, CHAIN)
@@ -573,7 +606,8 @@ def test_the_time_of_others_is_that_of_quiet_moments_and_has_an_interval() -> No
 
 def test_holding_leaves_out_the_suspensions_of_each_row_and_takes_off_the_same_probes() -> None:
     plain = estimated(samples(OWNED, NULLS), CHAIN)
-    estimates = estimated(samples(OWNED, NULLS, suspended_ns={0: 12_000, 2: 3000}, resumed={0: 1, 2: 1}), CHAIN)
+    waits: dict[str, Any] = {"suspended_ns": {0: 12_000, 2: 3000}, "resumed": {0: 1, 2: 1}}
+    estimates = estimated(samples(OWNED, NULLS, **waits, whole_ns=sum(OWNED.values())), CHAIN)
     assert [us.estimate for us in estimates.split.values()] == [us.estimate for us in plain.split.values()]
     assert estimates.holding[0].estimate == near(estimates.split[0].estimate - 12)
     assert estimates.holding[1].estimate == near(estimates.split[1].estimate)

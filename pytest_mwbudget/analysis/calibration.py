@@ -70,10 +70,14 @@ class ProbeCosts:
 
 @dataclass(frozen=True, slots=True)
 class _Above:
-    """The nanoseconds of a null layer above the typical ones at its boundary with the fewest blank layers."""
+    """The nanoseconds of a null layer above the typical ones at its boundary with the fewest blank layers.
+
+    `passing_ns` are those in which messages pass it.
+    """
 
     null: Null
     ns: float
+    passing_ns: float
 
 
 class _Nulls:
@@ -105,8 +109,16 @@ class _Nulls:
         """Compare null layers in all requests, at the pace of quiet ones: so small a difference needs many requests."""
         plain = BlankLayers(self.fewest)
         known = taken.only([null in typical and Null(null.index, plain) in typical for null in taken.null])
-        at_tempo = zip(known.null, known.nulls_at_typical_tempo(typical), strict=True)
-        return [_Above(null, ns - typical[Null(null.index, plain)]) for null, ns in at_tempo]
+        passing = {index: median(own) for index, own in _by_entry(self.steady).items()}
+        at_tempo = zip(known.null, known.nulls_at_typical_tempo(typical), known.null_ns, known.passing_ns, strict=True)
+        return [
+            _Above(
+                null,
+                ns - typical[Null(null.index, plain)],
+                passing_ns * ns / (took_ns or 1.0) - passing[null.index],
+            )
+            for null, ns, took_ns, passing_ns in at_tempo
+        ]
 
     def _blank(self, alpha: float, plain: bool) -> Estimate:
         """Estimate the cost of a blank layer: null layers with more of them against those with the fewest."""
@@ -132,14 +144,14 @@ class _Nulls:
         """Yield the number of blank layers that wrap `send`, and what they and handing over took for each message."""
         for excess in self.above:
             if excess.null.blanks.wrapping and sent.get(excess.null.index):
-                bare_ns = self.fewest * self.times(excess.null) * self.blank(excess.null).estimate / US_PER_NS
-                yield excess.null.blanks.count, (excess.ns + bare_ns) / sent[excess.null.index]
+                yield excess.null.blanks.count, excess.passing_ns / sent[excess.null.index]
 
 
 def _handed(nulls: _Nulls | None, sent: Mapping[EntryIndex, int], alpha: float) -> Estimate:
     """Estimate the extra cost of a message that goes from a probe to a function and from there to a probe.
 
-    Null layers whose blank layers wrap `send` take that plus the wrapping, which each further blank layer adds.
+    Messages that pass null layers whose blank layers wrap `send` take that plus the wrapping, which each further blank
+    layer adds. What it costs to enter and to leave such a null layer is the wrapping's own.
     """
     fewest_sent = min(filter(None, sent.values()), default=0)
     if not fewest_sent or nulls is None:
@@ -151,13 +163,10 @@ def _handed(nulls: _Nulls | None, sent: Mapping[EntryIndex, int], alpha: float) 
     most_us = nulls.most_us / (1 + fewest_sent)
     if len(by_count) < 2:
         return Estimate(0.0, 0.0, most_us)
-    # All messages of a request share the error of the blank layers.
-    unsure = max((blank.centred for blank in nulls.blanks.values()), key=lambda us: us.half_width)
-    unsure /= fewest_sent
     fewest, more = min(by_count), max(by_count)
     first, second = interval(by_count[fewest], alpha), interval(by_count[more], alpha)
     nothing_wrapped = first * (more / (more - fewest)), -(second * (fewest / (more - fewest)))
-    return independent_sum(*nothing_wrapped, unsure).clipped(0.0, most_us)
+    return independent_sum(*nothing_wrapped).clipped(0.0, most_us)
 
 
 def handovers(
@@ -208,11 +217,16 @@ def _readings(nulls: _Nulls | None, probed: Sequence[EntryIndex]) -> dict[EntryI
 
 
 def _passing(steady: Split, entries: Sequence[Boundary]) -> dict[EntryIndex, list[float]]:
-    """Return by entry the nanoseconds of the null layer in which messages pass it, in requests with quiet moments."""
+    """Return by entry the nanoseconds in which the messages of one of its calls pass the null layer."""
+    return {index: [ns / len(entries[index].parents) for ns in own] for index, own in _by_entry(steady).items()}
+
+
+def _by_entry(steady: Split) -> dict[EntryIndex, list[float]]:
+    """Return by entry the nanoseconds in which messages pass the null layer, in requests with quiet moments."""
     passing: dict[EntryIndex, list[float]] = {}
     for null, ns in zip(steady.null, steady.passing_ns, strict=True):
         if not null.blanks.wrapping:
-            passing.setdefault(null.index, []).append(ns / len(entries[null.index].parents))
+            passing.setdefault(null.index, []).append(ns)
     return passing
 
 

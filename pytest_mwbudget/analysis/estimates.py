@@ -48,6 +48,8 @@ SHARED_SHARE = 0.15
 COLD_US, COLD_SHARE = 0.3, 0.0003
 # Fewer requests may give no interval.
 ENOUGH_REQUESTS = 40
+# By what share of their cost null layers may misjudge all probes of a stack: one standard deviation.
+SCALE_SHARE = 0.05
 # To log a step costs at most this many times what a probe does in a whole request.
 MOST_OF_A_STEP = 2
 # The figures by message of a row: a message sent, a message received, the first part of the body.
@@ -190,9 +192,13 @@ def estimate(
     rows = [i for i in probed if entries[i].part_of is None and not (outside and i == OUTERMOST)]
     owners = {index: [owner_of(part) for part in wall.parts_of(index)] for index in rows}
     probes = {index: wall.probes_of(index) for index in rows}
-    step = ZERO
+    step, every_probe = ZERO, independent_sum(*probes.values(), *probes_around)
     if mixed or whole_steady.values:
-        step = wall.step(None if mixed else whole, independent_sum(*probes.values(), *probes_around))
+        step = wall.step(None if mixed else whole, every_probe)
+    if whole_steady.values and not mixed and not any(entries[index].elsewhere for index in probed):
+        wall.scale = wall.scaled(whole, every_probe)
+        if cpu is not None:
+            cpu.scale = wall.scale
     own_ns = {index: wall.own_ns(owners[index], probes[index]) for index in rows}
     growing: set[Key] = {index for index in rows if wall.grow(own_ns[index])}
     if whole_grows:
@@ -292,6 +298,8 @@ class Legs:
         self.entries = entries
         self.outermost = probed[0] if probed else None
         self.of_parts = of_parts or {}
+        # The cost of probes in their places, relative to that of their null layers.
+        self.scale = 1.0
 
     def probes_at(self, index: EntryIndex) -> Estimate:
         """Return the cost of the probes in an entry's time: the inside of its own, the outside of its children's."""
@@ -368,7 +376,8 @@ class Legs:
 
     def _probes(self, owners: Sequence[Owner], probes: Estimate) -> Estimate:
         """Return the cost of the probes, and of handing messages over, in the time of these owners."""
-        return independent_sum(probes, self.probes.handing * sum(self.handovers.get(owner, 0.0) for owner in owners))
+        handing = self.probes.handing * sum(self.handovers.get(owner, 0.0) for owner in owners)
+        return independent_sum(probes, handing) * self.scale
 
     def suspended(self, owner: Owner) -> Microseconds:
         """Return how long the owner was typically suspended."""
@@ -391,16 +400,44 @@ class Legs:
         `probes` is the cost of all probes. Probes after a step find colder caches than their null layers, so this cost
         includes theirs. Without `whole` it is known only roughly.
         """
-        owners = [Owner(owner) for owner in range(len(self.split.spent[0].ns))] if self.split.spent else []
-        resumed = self.resumed(owners)
+        resumed = self.resumed(self.owners)
         if not resumed:
             return ZERO
         most_us = MOST_OF_A_STEP * self.probes.typical_us
         if whole is None:
             return Estimate(most_us / 2, 0.0, most_us)
-        logged = [owner for owner in owners if owner not in (owners[NULL], owners[UNOWNED])]
-        added = independent_sum(interval(self.own_ns(logged, probes), self.alpha), -whole)
-        return (added / resumed).clipped(0.0, most_us)
+        return (self._added(whole, probes) / resumed).clipped(0.0, most_us)
+
+    def scaled(self, whole: Estimate, probes: Estimate) -> float:
+        """Return the cost of all probes in their places, relative to that of their null layers; at most 1.
+
+        Probes make the app's own code slower and never quicker, so rows that add up to less than `whole` show that null
+        layers cost more than probes (docs/decisions/0005). This estimate and that of the null layers are combined by
+        their variances. If the request suspends, logging the steps costs as well, and nothing tells these costs apart.
+        """
+        every_us = self._probes(self.logged, probes).estimate if self.logged else 0.0
+        if every_us <= 0 or self.resumed(self.owners):
+            return 1.0
+        missing = -self._added(whole, probes)
+        null_error_us = SCALE_SHARE * every_us
+        sum_error_us = method_us(whole.estimate, whole.estimate) + missing.half_width / 2
+        weight = null_error_us**2 / (null_error_us**2 + sum_error_us**2)
+        return 1 - weight * max(0.0, min(missing.estimate / every_us, 3 * SCALE_SHARE))
+
+    @property
+    def owners(self) -> list[Owner]:
+        """All owners of time; none without requests."""
+        return [Owner(owner) for owner in range(len(self.split.spent[0].ns))] if self.split.spent else []
+
+    @property
+    def logged(self) -> list[Owner]:
+        """The owners whose time is the request's."""
+        owners = self.owners
+        return [owner for owner in owners if owner not in (owners[NULL], owners[UNOWNED])]
+
+    def _added(self, whole: Estimate, probes: Estimate) -> Estimate:
+        """Return by how much a request with probes, less these, takes longer than `whole`."""
+        return independent_sum(interval(self.own_ns(self.logged, probes), self.alpha), -whole)
 
     def others(self, step: Estimate) -> Estimate:
         """Return the time of what was not started in the request, less the cost of logging its steps."""

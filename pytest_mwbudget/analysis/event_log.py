@@ -69,17 +69,19 @@ def _carried_for(log: Sequence[int], others: Owner, layers: Collection[int]) -> 
 def passing_ns(log: Sequence[int], null: Owner) -> Nanoseconds:
     """Return the time of the null layer in which messages pass it: without those of entering and of leaving it.
 
-    Owners after `null` are no rows.
+    Owners after `null` are no rows: time of theirs does not divide a passage.
     """
-    passing = pending = 0
-    is_inside = False
+    passages: list[Nanoseconds] = []
+    is_outside = True
     for (owner, since), (_, now) in pairwise(zip(log[::2], log[1::2], strict=True)):
         owner &= OWNER_BITS
-        if owner == null and is_inside:
-            pending += now - since
-        elif HARNESS < owner < null:
-            passing, pending, is_inside = passing + pending, 0, True
-    return passing
+        if owner == null:
+            if is_outside:
+                passages.append(0)
+            passages[-1] += now - since
+        if HARNESS <= owner <= null:
+            is_outside = owner != null
+    return sum(passages[1:-1])
 
 
 def messages_of(log: Sequence[int], parts: Collection[Owner]) -> Counter[Owner]:
