@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_mwbudget.analysis import estimates
-from pytest_mwbudget.analysis.calibration import FEWEST_NULLS, OWN_NULLS, handovers
+from pytest_mwbudget.analysis.calibration import FEWEST_DIVIDED, FEWEST_NULLS, OWN_NULLS, handovers
 from pytest_mwbudget.analysis.estimates import (
     MOST_OF_A_STEP,
     SHARED_SHARE,
@@ -25,7 +25,7 @@ from pytest_mwbudget.analysis.samples import BlankLayers, Null, Samples, Series,
 from pytest_mwbudget.analysis.slowdown import Hops
 from pytest_mwbudget.model.estimate import ZERO, Estimate
 from pytest_mwbudget.model.stack import HARNESS, Boundary
-from pytest_mwbudget.timing.null_layers import BLANKS
+from pytest_mwbudget.timing.null_layers import BLANKS, DIVIDING
 
 STEADY_NS = 1000.0
 # The time without a row in each request, which is part of no figure.
@@ -58,6 +58,7 @@ def put(
     resumed: dict[int, int] | None = None,
     others: tuple[float, int] = (0.0, 0),
     passing_ns: float = 0.0,
+    leaning_ns: float = 0.0,
 ) -> None:
     """Add a request: the reading of its null layer, and time, suspensions and resumptions by entry (-1: the server).
 
@@ -75,7 +76,7 @@ def put(
         column(suspended_ns or {}, 0, 0, 0),
         column(resumed or {}, 0, 0, steps),
     )
-    split.add(reference, null, null_ns, used, passing_ns=passing_ns)
+    split.add(reference, null, null_ns, used, passing_ns=passing_ns, leaning_ns=leaning_ns)
 
 
 CHAIN = [entry(None), entry(0), entry(1)]
@@ -169,6 +170,20 @@ def test_half_of_its_own_null_and_half_of_its_childs_are_taken_off_a_layer() -> 
     assert estimates.split[0].estimate == near(20 - (1 + 2) / 2)
     assert estimates.split[1].estimate == near(30 - (2 + 4) / 2)
     assert estimates.split[2].estimate == near(40 - 4 / 2)
+
+
+def test_a_side_of_a_probe_that_costs_more_is_taken_off_the_row_that_it_is_in() -> None:
+    """Code that runs first after other code than a probe's: inside the outermost probe, outside of the innermost."""
+    taken = samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 40_000}, {0: 2000, 1: 1000, 2: 1000})
+    for index, leaning_ns in ((0, 700), (1, 100), (2, -300)):
+        for _ in range(FEWEST_DIVIDED):
+            owned = {-1: 5000.0, 0: 20_000.0, 1: 30_000.0, 2: 40_000.0}
+            put(taken.split, 500, owned, null=Null(index, DIVIDING), leaning_ns=leaning_ns)
+    rows = estimated(taken, CHAIN).split
+    # Of the null layers, half; of what they lean beyond the typical one, half more inside and half less outside.
+    assert rows[0].estimate == near(20 - (2 + 1) / 2 - 0.6 / 2)
+    assert rows[1].estimate == near(30 - (1 + 1) / 2 - 0.4 / 2)
+    assert rows[2].estimate == near(40 - 1 / 2 + 0.4 / 2)
 
 
 def test_a_layer_with_two_children_pays_for_the_probes_of_both() -> None:
@@ -278,7 +293,6 @@ def test_the_interval_of_a_row_misses_no_more_often_than_its_share_of_alpha(monk
                 blanks=BLANKS,
                 wrap_ns=110,
                 handed_ns=160,
-                wrap_once_ns=400,
                 sent={0: 2, 1: 2, 2: 2},
                 seed=seed,
             ),

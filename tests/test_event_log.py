@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_mwbudget.analysis.event_log import Spent, passing_ns, spent
+from pytest_mwbudget.analysis.event_log import Spent, leaning_ns, passing_ns, spent
 from pytest_mwbudget.model.stack import ASIDE, FURTHER_OWNERS, HARNESS, SENDING, SUSPENDED
 
 OUTER, INNER, NULL, UNOWNED = 1, 2, 3, 4
@@ -51,6 +51,15 @@ def test_messages_pass_a_null_layer_between_entering_and_leaving_it(
     assert passing(*entering, (OUTER, 10), *leaving) == 0
     assert passing(*entering, *first, *leaving) == 1 + 3
     assert passing(*entering, *first, *second, *leaving) == 1 + 3 + 5 + 1
+
+
+def test_a_blank_layer_divides_the_inside_of_the_outer_probe_from_the_outside_of_the_inner_one() -> None:
+    entering = (OUTER, 10), (UNOWNED, 12), (OUTER, 15), (NULL, 20), (UNOWNED, 27), (INNER, 30)
+    message = (UNOWNED | SENDING, 40), (NULL, 41), (OUTER | SENDING, 45), (NULL, 50), (UNOWNED, 55), (INNER, 57)
+    leaving = (UNOWNED, 60), (NULL, 61), (OUTER, 64), (HARNESS, 70)
+    log = [HARNESS, 0, *(part for crossing in (*entering, *message, *leaving) for part in crossing)]
+    inside, outside = 7 + 4 + 5 + 3, 3 + 1 + 2 + 1
+    assert leaning_ns(log, NULL, UNOWNED) == inside - outside
 
 
 def test_a_suspension_belongs_to_the_owner_that_is_resumed() -> None:

@@ -15,12 +15,13 @@ import pytest
 import wrapt
 
 from pytest_mwbudget.analysis.estimates import Estimates, estimate
-from pytest_mwbudget.analysis.event_log import passing_ns, spent
+from pytest_mwbudget.analysis.event_log import leaning_ns, passing_ns, spent
 from pytest_mwbudget.analysis.samples import BlankLayers, Null, Samples
 from pytest_mwbudget.asgi import server
 from pytest_mwbudget.asgi.stack import Stack
 from pytest_mwbudget.interpreter.foreign_tools import garbage_collection_paused
 from pytest_mwbudget.model.stack import probed_parent
+from pytest_mwbudget.timing.null_layers import DIVIDING
 from pytest_mwbudget.timing.probes import Probes
 
 from .apps import App, Noop, SyncCall, caller, discovered, hello
@@ -68,12 +69,15 @@ def calls(
                 for index, count, wrapping in itertools.product(probes.probed, (1, 4), (False, True))
                 if index in probes.wrappable or not wrapping
             ]
+            nulls += [Null(index, DIVIDING) for index in probes.probed if index in probes.dividable]
             for null in nulls * PER_NULL_LAYER:
                 with probes.doubled(null.index, null.blanks), clock:
                     await call(probes.watch)
-                used = spent(probes.read(), probes.owners)
-                passing = passing_ns(probes.read(), probes.null_owner)
-                split.add(1000.0, null, used.ns[probes.null_owner], used, passing_ns=passing)
+                log, null_owner = probes.read(), probes.null_owner
+                used = spent(log, probes.owners)
+                passing = passing_ns(log, null_owner)
+                leaning = leaning_ns(log, null_owner, probes.unowned) if null.blanks.dividing else 0
+                split.add(1000.0, null, used.ns[null_owner], used, passing_ns=passing, leaning_ns=leaning)
             samples.of_parts = probes.messages_of_parts(probes.read())
         times = [len(entry.parents) for entry in stack.entries]
         return times, estimate(samples, stack.entries, outside=False, look=1)

@@ -21,6 +21,8 @@ from .samples import BlankLayers, Null, Split
 OWN_NULLS = 32
 # With fewer readings, its typical value does as well.
 FEWEST_NULLS = 4
+# With fewer readings, both sides of a probe cost the same.
+FEWEST_DIVIDED = 12
 
 US_PER_NS = 1e-3
 
@@ -45,17 +47,23 @@ class ProbeCosts:
         self.readings = _readings(nulls, probed)
         self._passing = _passing(steady, entries)
         self._nulls = _null_estimates(self.readings, alpha)
+        self._leaning = _leaning_us(steady, entries)
         self._unsure = {null.index: nulls.blank(null) for null in steady.null} if nulls else {}
         self.handing = _handed(nulls, sent, alpha) / 2
 
-    def halves(self, crossings: Mapping[EntryIndex, float]) -> Estimate:
+    def halves(
+        self, crossings: Mapping[EntryIndex, float], inside: Mapping[EntryIndex, float] | None = None
+    ) -> Estimate:
         """Return the cost of one half of the probes at these boundaries, each crossed that many times.
 
-        Errors of the null layers are independent, but all of them share the error of the blank layers.
+        `inside` is how often it is the inner half, less how often it is the outer one. Errors of the null layers are
+        independent, but all of them share the error of the blank layers.
         """
         unsure = max((self._unsure.get(i, ZERO) for i in crossings), key=lambda us: us.half_width)
         own = independent_sum(*(self._nulls[i] * (times / 2) for i, times in crossings.items()))
-        return independent_sum(own, -(unsure.centred * (sum(crossings.values()) / 2)))
+        leaning_us = sum(self._leaning.get(i, 0.0) * times / 2 for i, times in (inside or {}).items())
+        halves = independent_sum(own, -(unsure.centred * (sum(crossings.values()) / 2)))
+        return halves + Estimate(leaning_us, leaning_us, leaning_us)
 
     def share_of_messages(self, index: EntryIndex) -> float:
         """Return the share of a probe's cost that passing messages cause; the rest is for entering and leaving."""
@@ -140,33 +148,47 @@ class _Nulls:
                 shares.setdefault(null.blanks.count, []).append(ns / null.blanks.count / self.times(null))
         return min(map(median, shares.values()), default=self.most_us / US_PER_NS) * US_PER_NS
 
-    def wrapped_ns(self, sent: Mapping[EntryIndex, int]) -> Iterable[tuple[int, float]]:
-        """Yield the number of blank layers that wrap `send`, and what they and handing over took for each message."""
+    def wrapped_ns(self, sent: Mapping[EntryIndex, int]) -> Iterable[tuple[int, float, float]]:
+        """Yield the number of blank layers that wrap `send`, and what they and handing over took for each message.
+
+        This is the time in which messages pass, then that with what entering and leaving took.
+        """
         for excess in self.above:
-            if excess.null.blanks.wrapping and sent.get(excess.null.index):
-                yield excess.null.blanks.count, excess.passing_ns / sent[excess.null.index]
+            blanks = excess.null.blanks
+            if blanks.wrapping and not blanks.dividing and sent.get(excess.null.index):
+                bare_ns = self.fewest * self.times(excess.null) * self.blank(excess.null).estimate / US_PER_NS
+                messages = sent[excess.null.index]
+                yield blanks.count, excess.passing_ns / messages, (excess.ns + bare_ns) / messages
 
 
 def _handed(nulls: _Nulls | None, sent: Mapping[EntryIndex, int], alpha: float) -> Estimate:
     """Estimate the extra cost of a message that goes from a probe to a function and from there to a probe.
 
     Messages that pass null layers whose blank layers wrap `send` take that plus the wrapping, which each further blank
-    layer adds. What it costs to enter and to leave such a null layer is the wrapping's own.
+    layer adds. To enter and to leave such a null layer costs more as well, and nothing tells how much of this is the
+    probes': half of it is taken, and the interval contains all and none.
     """
     fewest_sent = min(filter(None, sent.values()), default=0)
     if not fewest_sent or nulls is None:
         return ZERO
-    by_count: dict[int, list[float]] = {}
-    for count, ns in nulls.wrapped_ns(sent):
-        by_count.setdefault(count, []).append(ns)
+    passing: dict[int, list[float]] = {}
+    entering: dict[int, list[float]] = {}
+    for count, passing_ns, ns in nulls.wrapped_ns(sent):
+        passing.setdefault(count, []).append(passing_ns)
+        entering.setdefault(count, []).append(ns)
     # At most the share of one message in a null layer, with the request itself as one more message.
     most_us = nulls.most_us / (1 + fewest_sent)
-    if len(by_count) < 2:
+    if len(passing) < 2:
         return Estimate(0.0, 0.0, most_us)
+    least, most = (_unwrapped(by_count, alpha).clipped(0.0, most_us) for by_count in (passing, entering))
+    return Estimate((least.estimate + most.estimate) / 2, min(least.low, most.low), max(least.high, most.high))
+
+
+def _unwrapped(by_count: Mapping[int, Sequence[float]], alpha: float) -> Estimate:
+    """Estimate what null layers would take without the blank layers that they have more or fewer of."""
     fewest, more = min(by_count), max(by_count)
     first, second = interval(by_count[fewest], alpha), interval(by_count[more], alpha)
-    nothing_wrapped = first * (more / (more - fewest)), -(second * (fewest / (more - fewest)))
-    return independent_sum(*nothing_wrapped).clipped(0.0, most_us)
+    return independent_sum(first * (more / (more - fewest)), -(second * (fewest / (more - fewest))))
 
 
 def handovers(
@@ -228,6 +250,20 @@ def _by_entry(steady: Split) -> dict[EntryIndex, list[float]]:
         if not null.blanks.wrapping:
             passing.setdefault(null.index, []).append(ns)
     return passing
+
+
+def _leaning_us(steady: Split, entries: Sequence[Boundary]) -> dict[EntryIndex, Microseconds]:
+    """Estimate by entry how much more the inside of a probe costs than its outside, beside a typical boundary.
+
+    The code that runs first after other code than a probe's finds colder caches.
+    """
+    leaning: dict[EntryIndex, list[float]] = {}
+    for null, ns in zip(steady.null, steady.leaning_ns, strict=True):
+        if null.blanks.dividing:
+            leaning.setdefault(null.index, []).append(ns / len(entries[null.index].parents))
+    known = {index: median(own) * US_PER_NS for index, own in leaning.items() if len(own) >= FEWEST_DIVIDED}
+    typical_us = median(known.values()) if known else 0.0
+    return {index: us - typical_us for index, us in known.items()}
 
 
 def _null_estimates(readings: Mapping[EntryIndex, list[float]], alpha: float) -> dict[EntryIndex, Estimate]:

@@ -304,6 +304,7 @@ class Legs:
     def probes_at(self, index: EntryIndex) -> Estimate:
         """Return the cost of the probes in an entry's time: the inside of its own, the outside of its children's."""
         crossings: dict[EntryIndex, float] = {index: len(self.entries[index].parents)}
+        inside = crossings | {inner: -times for inner, times in self.inside[owner_of(index)].items()}
         if self.of_parts and self.outermost is not None:
             # The messages of an opened endpoint pass its probe in the time of the parts that send or receive them.
             share = self.probes.share_of_messages(self.outermost)
@@ -312,7 +313,7 @@ class Legs:
             crossings[self.outermost] = own + passed * share
         for inner, times in self.inside[owner_of(index)].items():
             crossings[inner] = crossings.get(inner, 0) + times
-        return self.probes.halves(crossings)
+        return self.probes.halves(crossings, inside)
 
     def probes_of(self, row: EntryIndex) -> Estimate:
         """Return the same for all entries of a row."""

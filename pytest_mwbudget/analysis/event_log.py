@@ -84,6 +84,21 @@ def passing_ns(log: Sequence[int], null: Owner) -> Nanoseconds:
     return sum(passages[1:-1])
 
 
+def leaning_ns(log: Sequence[int], null: Owner, unowned: Owner) -> Nanoseconds:
+    """Return by how much longer the inside of a null layer's outer probe took than the outside of its inner one.
+
+    The blank layer between them logs the latter as `unowned`, next to time of `null`. Other unowned time is elsewhere.
+    """
+    leaning = 0
+    owners = [owner if owner < 0 else owner & OWNER_BITS for owner in log[::2]]
+    for place, (since, now) in enumerate(pairwise(log[1::2])):
+        if owners[place] == null:
+            leaning += now - since
+        elif owners[place] == unowned and null in (owners[place - 1], owners[place + 1]):
+            leaning -= now - since
+    return leaning
+
+
 def messages_of(log: Sequence[int], parts: Collection[Owner]) -> Counter[Owner]:
     """Count the messages that each part of an opened endpoint sends and receives.
 

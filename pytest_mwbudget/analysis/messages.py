@@ -149,8 +149,12 @@ class _Reading:
 
 
 def _of(split: Split, spent: Callable[[MessageTimes], Spent], kept: Callable[[Null], bool]) -> Split:
-    """Return the requests of a split with other times, without those whose null layer the messages do not pass."""
+    """Return the requests of a split with other times, without those whose null layer the messages do not pass.
+
+    The time of a divided null layer is not that of its messages only.
+    """
     times = [spent(request) for request in split.messages]
     null_ns = [float(used.ns[NULL]) for used in times]
-    requests = Split(split.reference, split.null, null_ns, times, split.hops, split.messages, null_ns)
-    return requests.only([kept(null) for null in split.null])
+    leaning_ns = [0.0] * len(times)
+    requests = Split(split.reference, split.null, null_ns, times, split.hops, split.messages, null_ns, leaning_ns)
+    return requests.only([kept(null) and not null.blanks.dividing for null in split.null])

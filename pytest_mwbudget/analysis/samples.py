@@ -69,10 +69,15 @@ def _quick_hops(hops: Sequence[float], quick_hop_ns: float) -> list[bool]:
 
 @dataclass(frozen=True, slots=True)
 class BlankLayers:
-    """The blank layers of a null layer, which do nothing, or only wrap `send`."""
+    """The blank layers of a null layer, which do nothing, or only wrap `send`.
+
+    One that is `dividing` wraps `receive` too, and logs where the time of the outer probe ends and that of the inner
+    one begins.
+    """
 
     count: int
     wrapping: bool = False
+    dividing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +92,10 @@ class Null:
 class Split:
     """Requests with every probe in place: the time of every owner and of the null layer in each.
 
-    `passing_ns` is the part of `null_ns` in which messages pass the null layer. `messages` divides the requests by
-    message. It is empty if no budget and no report needs this. `served` is empty, or has for each request the number of
-    those before it.
+    `passing_ns` is the part of `null_ns` in which messages pass the null layer. `leaning_ns` is by how much longer the
+    inside of the null layer's outer probe took than the outside of its inner one, where its blank layer divides them.
+    `messages` divides the requests by message. It is empty if no budget and no report needs this. `served` is empty, or
+    has for each request the number of those before it.
     """
 
     reference: list[float] = field(default_factory=list)
@@ -99,6 +105,7 @@ class Split:
     hops: list[float] = field(default_factory=list)
     messages: list[MessageTimes] = field(default_factory=list)
     passing_ns: list[float] = field(default_factory=list)
+    leaning_ns: list[float] = field(default_factory=list)
     served: list[int] = field(default_factory=list)
 
     def add(
@@ -110,6 +117,7 @@ class Split:
         hop: float | None = None,
         messages: MessageTimes | None = None,
         passing_ns: float = 0.0,
+        leaning_ns: float = 0.0,
         served: int | None = None,
     ) -> None:
         """Append one request, with the time of the hop before it if hops are measured."""
@@ -118,6 +126,7 @@ class Split:
         self.null_ns.append(null_ns)
         self.spent.append(used)
         self.passing_ns.append(passing_ns)
+        self.leaning_ns.append(leaning_ns)
         if hop is not None:
             self.hops.append(hop)
         if messages is not None:
@@ -170,6 +179,7 @@ class Split:
             list(compress(self.hops, kept)),
             list(compress(self.messages, kept)),
             list(compress(self.passing_ns, kept)),
+            list(compress(self.leaning_ns, kept)),
             list(compress(self.served, kept)),
         )
 

@@ -17,12 +17,15 @@ from .probe_code import ArgumentSearch, Probe, Targets, probe_trampoline
 
 # The numbers of blank layers in a null layer, one of them at random.
 BLANKS = (1, 1, 4)
-# In one null layer of this many, the blank layers wrap `send`.
-WRAPPING_EVERY = 3
+# In one null layer of this many, the blank layers wrap `send`; in one of this many, a blank layer divides its probes.
+WRAPPING_EVERY, DIVIDING_EVERY = 3, 5
+DIVIDING = BlankLayers(1, wrapping=True, dividing=True)
 
 
-def random_blanks(rng: random.Random, *, wrapping: bool) -> BlankLayers:
-    """Choose the blank layers of a null layer; `wrapping` allows those that wrap `send`."""
+def random_blanks(rng: random.Random, *, wrapping: bool, dividing: bool = False) -> BlankLayers:
+    """Choose the blank layers of a null layer; `wrapping` and `dividing` allow those that do so."""
+    if dividing and rng.randrange(DIVIDING_EVERY) == 0:
+        return DIVIDING
     return BlankLayers(rng.choice(BLANKS), wrapping and rng.randrange(WRAPPING_EVERY) == 0)
 
 
@@ -43,10 +46,14 @@ def null_layer(
     probe: Probe,
     search: ArgumentSearch,
     inside: Collection[Owner] | None,
+    owner: Owner,
     *,
     plain: bool,
 ) -> NullLayer:
-    """Make a null layer round `probe`, to be called as the reader's function is; `inside` is that of the probe."""
+    """Make a null layer round `probe`, to be called as the reader's function is; `inside` is that of the probe.
+
+    `owner` owns the time of the null layer.
+    """
 
     async def never_called(*arguments: object, **named: object) -> None: ...
 
@@ -60,6 +67,8 @@ def null_layer(
         for count in range(1, max(BLANKS) + 1):
             function = blank_layer(reader, function, plain=plain, wrapping=wrapping)
             outermost[BlankLayers(count, wrapping)] = search.as_target(reader, function)
+    if reader.ordinary and not plain:
+        outermost[DIVIDING] = dividing_layer(reader, probed, search, owner)
     return NullLayer(outermost, targets)
 
 
@@ -105,6 +114,58 @@ def blank_layer(
         stand_in_for=_STAND_IN_FOR,
     )
     return FunctionType(_copied(compiled(source, {_INNER: inner, _STAND_IN_FOR: stand_in_for_callable})), {})
+
+
+_LOG, _CLOCK = "the log", "the clock"
+_DIVIDING = """
+def make():
+    async def shape({signature}):
+        _inner_ = {inner!r}
+        _log_ = {log!r}
+        _clock_ = {clock!r}
+        _log_({unowned}); _log_(_clock_())
+        async def _receiving_(*arguments, **named):
+            _log_({owner}); _log_(_clock_())
+            try:
+                return await _ask_(*arguments, **named)
+            finally:
+                _log_({unowned}); _log_(_clock_())
+        async def _sending_(*arguments, **named):
+            _log_({owner}); _log_(_clock_())
+            try:
+                return await _given_(*arguments, **named)
+            finally:
+                _log_({unowned}); _log_(_clock_())
+        _stand_in_for_ = {stand_in_for!r}
+        _ask_, _receive_ = _stand_in_for_({receive}, _receiving_)
+        _given_, _send_ = _stand_in_for_({send}, _sending_)
+        try:
+            return await _inner_({passed}_receive_, _send_)
+        finally:
+            _log_({owner}); _log_(_clock_())
+"""
+
+
+def dividing_layer(
+    reader: Reader | FrameworkReader, inner: Callable[..., Any], search: ArgumentSearch, owner: Owner
+) -> FunctionType:
+    """Make a blank layer that logs the time from here to the inner probe as unowned, and otherwise as the owner's."""
+    *others, receive, send = reader.parameters.positional
+    source = _DIVIDING.format(
+        signature=reader.parameters.signature,
+        passed="".join(f"{name}, " for name in others),
+        receive=receive,
+        send=send,
+        owner=owner,
+        unowned=search.unowned,
+        inner=_INNER,
+        log=_LOG,
+        clock=_CLOCK,
+        stand_in_for=_STAND_IN_FOR,
+    )
+    constants: dict[object, object] = {_INNER: inner, _STAND_IN_FOR: stand_in_for_callable}
+    constants |= {_LOG: search.log.append, _CLOCK: search.clock}
+    return FunctionType(_copied(compiled(source, constants)), {})
 
 
 def _copied(code: CodeType) -> CodeType:

@@ -71,11 +71,15 @@ class Probes:
         self.opened = any(stack.entries[index].is_part for index in self.probed)
         # The entries whose blank layers can wrap `send`.
         self.wrappable = frozenset(i for i in self.probed if stack.entries[i].ordinary)
+        # Those whose blank layers can divide their two probes. After a wait the next owner in the log must be a row's.
+        undivided = self.opened or self.steppable
+        self.dividable = frozenset(i for i in self.wrappable if not (undivided or stack.entries[i].plain))
+        self.unowned = Owner(self.owners + UNOWNED)
         # The owners inside which the boundaries of parts are.
         around = (owner_of(index) for index in self.probed if not stack.entries[index].is_layer)
         self._inside = frozenset((*around, self.null_owner))
         self._steps = Steps(self.log, clock, Owner(self.owners + OTHERS))
-        self._search = ArgumentSearch(Owner(self.owners + UNOWNED), self.log, clock)
+        self._search = ArgumentSearch(self.unowned, self.log, clock)
         self._sites: dict[int, _Site] = {}  # by the identity of the function
         self._null_layers: dict[tuple[object, ...], NullLayer] = {}
         self._end = 0  # of the latest request in the log
@@ -174,6 +178,6 @@ class Probes:
             shape = (id(site.function), plain)
         if shape not in self._null_layers:
             self._null_layers[shape] = null_layer(
-                reader, self._probe(site), self._search, self._inside_of(site), plain=plain
+                reader, self._probe(site), self._search, self._inside_of(site), self.null_owner, plain=plain
             )
         return self._null_layers[shape]

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ..analysis.event_log import passing_ns, spent
+from ..analysis.event_log import leaning_ns, passing_ns, spent
 from ..analysis.message_log import MessageTimes, message_times
 from ..analysis.samples import Null, Samples, Split
 from ..analysis.ways import Ways
@@ -189,8 +189,9 @@ class Sampler:
                 self.samples.rounds += wall and number % len(probes.probed) == 0
 
     def _null(self, probes: Probes, index: EntryIndex) -> Null:
-        wrapping = probes is self.probes and index in probes.wrappable
-        return Null(index, random_blanks(self.rng, wrapping=wrapping))
+        wall = probes is self.probes
+        wrapping, dividing = wall and index in probes.wrappable, wall and index in probes.dividable
+        return Null(index, random_blanks(self.rng, wrapping=wrapping, dividing=dividing))
 
     def _in_turns(self, entries: Sequence[EntryIndex], count: int) -> Iterator[EntryIndex]:
         """Yield `count` entries in random order, each equally often."""
@@ -212,7 +213,8 @@ class Sampler:
             self.full_log = log
         messages = self._messages(log) if wall else None
         passing = passing_ns(log, probes.null_owner)
-        split.add(reference, null, used.ns[probes.null_owner], used, hop, messages, passing, samples.served)
+        leaning = leaning_ns(log, probes.null_owner, probes.unowned) if null.blanks.dividing else 0
+        split.add(reference, null, used.ns[probes.null_owner], used, hop, messages, passing, leaning, samples.served)
         if self.pieces is not None and wall:
             for _ in range(self.pieces.number):
                 samples.machine.add(work_ns(self.clock, self.pieces.calls), reference)
