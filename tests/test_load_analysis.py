@@ -21,6 +21,7 @@ from pytest_mwbudget.analysis.shares import (
     is_negligible,
     judge_p99,
     judge_share,
+    lacking,
     quantile_ms,
     rps_of,
     starts,
@@ -218,6 +219,18 @@ def test_moments_in_which_the_servers_core_is_slow_do_not_count_by_processor_tim
         worked = Bursts([{None: quick}, {None: kind}]).of_processor()
         assert worked is not None
         assert (worked.quiet == 2) is quiet
+
+
+def test_the_time_in_which_a_layer_makes_the_loop_idle_may_be_its_share_too() -> None:
+    without, whole = (replace(burst(us), working_us=200.0) for us in (200.5, 220.0))
+    for with_layer, past_it, low, high in ((whole, without, 0.0, 0.0886), (without, whole, -0.0973, 0.0)):
+        worked = Bursts([{None: with_layer, LAYER: past_it}] * 10).of_processor()
+        assert worked is not None
+        share = share_of(worked)
+        assert (share.estimate, share.low, share.high) == pytest.approx((0.0, low, high), abs=0.0001)
+    queued = Bursts([{None: replace(burst(400.0, waited=0.5), working_us=200.0), LAYER: without}] * 10).of_processor()
+    assert queued is not None
+    assert (share_of(queued).low, share_of(queued).high) == pytest.approx((-0.0025, 0.0), abs=0.0001)
 
 
 @pytest.mark.parametrize(
@@ -450,11 +463,21 @@ def test_the_share_of_the_split_needs_more_room_to_fail() -> None:
 def test_the_share_of_the_split_passes_no_layer_that_may_work_after_the_response() -> None:
     split = LayerLoad(KEPT, "split", "it is late")
     assert judge_share(split, 0.05, Conditions()).verdict == "pass"
-    judged = judge_share(split, 0.05, Conditions(), starts=True)
-    assert judged.verdict == "undecided"
-    assert judged.reason is not None
-    assert judged.reason.endswith("and this is in no own time; it is late [not-bypassed]")
-    assert judge_share(replace(split, method="bypass"), 0.05, Conditions(), starts=True).verdict == "pass"
+    started = replace(row(None), counts=counts(tasks=1))
+    lacks = lacking(started, None, 0.05, "it is late")
+    assert lacks is not None
+    assert lacks.endswith("and this is in no own time; it is late [not-bypassed]")
+    assert judge_share(split, 0.05, Conditions(), lacks=lacks) == Judged(0.05, "undecided", lacks)
+    assert lacking(row(None), None, 0.05, "it is late") is None
+
+
+def test_where_bursts_say_next_to_nothing_they_must_not_contradict_the_split() -> None:
+    share = Estimate(0.2, -0.1, 0.5)
+    why = too_wide(share)
+    assert why is not None
+    assert lacking(row(None), share, 0.4, why) == f"{why} [not-bypassed]"
+    assert lacking(row(None), share, 0.6, why) is None
+    assert lacking(row(None), share, 0.4, "it is late") is None
 
 
 def test_a_layer_without_a_share_is_undecided() -> None:

@@ -126,7 +126,7 @@ def test_an_event_wakes_who_waits_for_it(run: Run) -> None:
 
 def test_a_block_that_takes_too_long_is_ended_without_a_thread(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop that is always busy would not let a thread take the interpreter's lock."""
-    monkeypatch.setattr("pytest_mwbudget.asgi.deadlines.start_new_thread", pytest.fail)
+    monkeypatch.setattr("pytest_mwbudget.asgi.deadlines.Sleeper._sleep", lambda sleeper, *_: sleeper._gone.release())
 
     async def main() -> None:
         async with loops.current().limited(0.01):
@@ -483,6 +483,19 @@ def test_a_limit_holds_where_the_clock_of_trio_stands_still() -> None:
 
     with pytest.raises(loops.OutOfTimeError):
         trio.run(main, clock=testing.MockClock())
+
+
+def test_a_limit_holds_where_a_test_freezes_the_clock_of_trio_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    trio = pytest.importorskip("trio")
+
+    async def main() -> None:
+        async with loops.current().limited(0.01):
+            now = time.perf_counter()
+            monkeypatch.setattr("trio._core._run.perf_counter", lambda: now)
+            await trio.sleep_forever()
+
+    with pytest.raises(loops.OutOfTimeError):
+        trio.run(main)
 
 
 # ---- a machine without a free processor -----------------------------------------------------------------------------

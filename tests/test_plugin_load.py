@@ -235,7 +235,7 @@ def test_the_measurement_and_every_report_have_the_figures(pytester: pytest.Pyte
     result.stdout.fnmatch_lines(
         ["under load, 3 clients * share of req/s *", "*requests/s (*", "*rounds of bursts*shares of*time*", "*uvicorn*"]
     )
-    below = ["adds * µs to a request", "a request is in it for * with 1 client, for * with all", "no bypass: *"]
+    below = ["adds * µs to a request", "a request is in it for * with 1 client, for * with all", "its own time: *"]
     for line in below:
         result.stdout.fnmatch_lines([f"  {line}"])
     document = json.loads((pytester.path / "r.json").read_text(encoding="utf-8"))
@@ -583,18 +583,36 @@ def test_the_figures_of_a_layer_are_those_of_bursts_past_it_if_these_tell(
 
 
 @pytest.mark.parametrize(
-    ("working_us", "clients", "clock"),
-    [(950.0, 9, "processor"), (950.0, 1, "wall"), (500.0, 9, "wall"), (None, 9, "wall")],
+    ("working_us", "clients", "threads", "clock"),
+    [
+        (950.0, 9, 0, "processor"),
+        (950.0, 1, 0, "wall"),
+        (950.0, 9, 1, "wall"),
+        (500.0, 9, 0, "wall"),
+        (None, 9, 0, "wall"),
+    ],
 )
 def test_a_share_is_of_processor_time_where_the_loop_is_the_bottleneck(
-    working_us: float | None, clients: int, clock: str
+    working_us: float | None, clients: int, threads: int, clock: str
 ) -> None:
-    load = under_load_past(replace(SLOW, working_us=working_us), 1e4, {}, clients=clients).load
+    load = under_load_past(replace(SLOW, working_us=working_us), 1e4, {}, clients=clients, threads=threads).load
     assert load is not None
     assert load.share is not None
     assert load.added_us is not None
     assert (load.method, load.clock, load.share.estimate) == ("bypass", clock, pytest.approx(0.6))
     assert load.added_us.estimate == pytest.approx(570.0 if clock == "processor" else 600.0)
+
+
+def test_on_a_busy_machine_the_self_time_of_a_layer_fails_no_budget_of_an_app_that_waits() -> None:
+    """Its share of the processor time is larger than that of the requests per second."""
+    waits = replace(SLOW, request_us=1000.0, working_us=10.0, starved=0.5)
+    load = under_load_past(waits, 1e4, {FIRST: "it is late"}).load
+    assert load is not None
+    assert load.share is not None
+    assert load.judged is not None
+    assert (load.clock, load.share.estimate, load.judged.verdict) == ("processor", 0.5, "undecided")
+    assert load.judged.reason is not None
+    assert load.judged.reason.endswith("[slow-machine]")
 
 
 def test_a_layer_that_starts_a_task_is_not_blamed_if_it_may_be_another_way() -> None:
@@ -608,7 +626,9 @@ def test_a_layer_that_starts_a_task_is_not_blamed_if_it_may_be_another_way() -> 
     assert load.judged.reason == f"{beside}, or {OTHER_WAY}; set a budget of us or of tasks instead [not-bypassed]"
 
 
-def under_load_past(whole: Burst, longest_us: float, why_not: Any, tasks: int = 0, clients: int = 9) -> ResultRow:
+def under_load_past(
+    whole: Burst, longest_us: float, why_not: Any, tasks: int = 0, clients: int = 9, threads: int = 0
+) -> ResultRow:
     """Return the row of a layer of 5 µs and a budget of 10 %, past which requests take 400 µs."""
     arms = asyncio.run(arms_of(Noop(hello)))
     arms.why_not.update(why_not)
@@ -623,8 +643,8 @@ def under_load_past(whole: Burst, longest_us: float, why_not: Any, tasks: int = 
         caller=SimpleNamespace(loop=SimpleNamespace(name="asyncio")),
         environment=SimpleNamespace(machine=SimpleNamespace(best_ns=math.inf)),
     )
-    none, started = Count(0, 0, 0), Count(tasks, tasks, tasks)
-    counts = Counts(none, none, none, started, none, none, none, none, none)
+    none, of_tasks, of_threads = (Count(number, number, number) for number in (0, tasks, threads))
+    counts = Counts(none, none, none, of_tasks, of_threads, none, none, none, none)
     layer = Layer(RowIndex(0), "Noop", "tests.apps.Noop", "middleware")
     row = ResultRow(layer, Estimate(5.0, 4.0, 6.0), "split", counts=counts)
     before = Result(request=RequestLine("GET", "/"), status=200, layers=(row,))

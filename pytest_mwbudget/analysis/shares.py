@@ -59,6 +59,8 @@ class Burst:
     - `queued`: the share of the burst in which the server's thread was ready to run but had no core
     - `starved`: the same of the load generator
     - `working_us`: the time for each request in which the server's thread worked, None if unknown
+    - `idle`: of the time in which the server's thread could have a core, the share in which it had nothing to do, if
+      `request_us` is processor time
     - `sending`: the share of the burst in which the load generator worked
     - `collecting_us`: the time of garbage collection for each request
     """
@@ -69,6 +71,7 @@ class Burst:
     queued: float = 0.0
     starved: float = 0.0
     working_us: Microseconds | None = None
+    idle: float = 0.0
     sending: float = 0.0
     collecting_us: Microseconds = 0.0
 
@@ -91,7 +94,9 @@ class Burst:
         It does not see other processes, but for what they do to the server's core and its caches.
         """
         assert self.working_us is not None
-        return replace(self, request_us=self.working_us, gauges=self.gauges[:1], queued=0.0, starved=0.0)
+        assert self.busy is not None
+        idle = max(0.0, 1 - self.busy / (1 - self.queued)) if self.queued < 1 else 0.0
+        return replace(self, request_us=self.working_us, gauges=self.gauges[:1], queued=0.0, starved=0.0, idle=idle)
 
 
 Round = Mapping[Arm, Burst]
@@ -168,12 +173,16 @@ class Bursts:
 def bypassed(bursts: Bursts, arm: Arm, own: Estimate | None, alpha: float) -> LayerLoad:
     """Return what a layer of this self time costs, by pairs of bursts without and with it. There is at least one pair.
 
-    A full garbage collection is rare and long, and belongs to the mean of its time: so that is not trimmed.
+    A full garbage collection is rare and long, and belongs to the mean of its time: so that is not trimmed. A layer may
+    make the server's thread idle, which is in no processor time. So the interval contains the share with this time too.
     """
     pairs = bursts.pairs(arm)
+    share = paired([1 - without.request_us / whole.request_us for without, whole in pairs], alpha)
+    awake_without, awake = (1 - median(burst.idle for burst in arm_bursts) for arm_bursts in zip(*pairs, strict=True))
+    low, high = (1 - (1 - end) * awake / awake_without for end in (share.low, share.high))
     collecting = paired([whole.collecting_us - without.collecting_us for without, whole in pairs], alpha, trimmed=False)
     return LayerLoad(
-        share=paired([1 - without.request_us / whole.request_us for without, whole in pairs], alpha),
+        share=Estimate(share.estimate, min(low, share.low), max(high, share.high)),
         method="bypass",
         clock=bursts.clock,
         added_us=paired([whole.request_us - without.request_us for without, whole in pairs], alpha),
@@ -205,6 +214,19 @@ def divided(row: ResultRow, request_us: Microseconds, why: str | None) -> LayerL
         return LayerLoad(why=f"{why}; {longer}" if why else longer)
     share = Estimate(*(min(end, 1.0) for end in (share.estimate, share.low, share.high)))
     return LayerLoad(share, "split", why or "there was too little time for it")
+
+
+def lacking(row: ResultRow, bypassed_share: Estimate | None, bound: float, why: str | None) -> str | None:
+    """Return why the share of the split may be too small to pass, None if it is not; `why` is the reason for the split.
+
+    If pairs of bursts say next to nothing, they must not contradict the split.
+    """
+    if starts(row):
+        beside = "it starts tasks or threads that may work after the response, and this is in no own time"
+        return tagged(f"{beside}; {why}", "not-bypassed")
+    if why is not None and why == too_wide(bypassed_share) and bypassed_share is not None:
+        return None if bypassed_share.high <= bound else tagged(why, "not-bypassed")
+    return None
 
 
 def is_negligible(row: ResultRow, working_us: Microseconds) -> bool:
@@ -371,24 +393,24 @@ class Conditions:
 
 
 def judge_share(
-    layer_load: LayerLoad, bound: float, conditions: Conditions, doubt: str | None = None, *, starts: bool = False
+    layer_load: LayerLoad,
+    bound: float,
+    conditions: Conditions,
+    doubt: str | None = None,
+    lacks: str | None = None,
 ) -> Judged:
-    """Judge the share of a layer by its budget, both from 0 to 1. `doubt` is why it may be too large.
+    """Judge the share of a layer by its budget, both from 0 to 1.
 
-    A share of method `split`, the layer's self time divided by the time of a request, can be too large. So it fails
-    only if it is above the budget by more than SPLIT_ROOM. It passes no layer that `starts` what may end after the
-    request. Where the time of a request contains time of the load generator, shares are too small, so none passes.
+    `doubt` is why it may be too large, `lacks` why it may be too small. A share of method `split`, the layer's self
+    time divided by the time of a request, can be too large. So it fails only if it is above the budget by more than
+    SPLIT_ROOM. Where the time of a request contains time of the load generator, shares are too small, so none passes.
     """
     if layer_load.share is None:
         reason = layer_load.why or "there were too few rounds of bursts"
         return Judged(bound, "undecided", tagged(f"there is no share for it: {reason}", "not-bypassed"))
-    split = layer_load.method == "split"
-    no_pass = conditions.clients_cost
-    if split and starts:
-        lacks = "it starts tasks or threads that may work after the response, and this is in no own time"
-        no_pass = tagged(f"{lacks}; {layer_load.why}", "not-bypassed")
-    room, excuse = SPLIT_ROOM if split else None, conditions.excuse or doubt
-    of_share = replace(conditions.of_figure, room=room, no_pass=no_pass, no_fail=excuse)
+    room = None if layer_load.method == "bypass" else SPLIT_ROOM
+    no_pass, no_fail = lacks or conditions.clients_cost, conditions.excuse or doubt
+    of_share = replace(conditions.of_figure, room=room, no_pass=no_pass, no_fail=no_fail)
     return judge.judge(RPS_SHARE, layer_load.share, bound, of_share)
 
 

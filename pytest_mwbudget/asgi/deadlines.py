@@ -156,9 +156,9 @@ class Alarm:
         self._unset()
 
 
-# A thread sleeps only where the loop's clock does not run. Python warns an app that forks while there is a second one.
-# And a loop that is always busy gives the interpreter's lock away only for the moment in which it asks the system for
-# events: a thread that wakes up then comes too late each time, for half a minute in a measured case.
+# Python warns an app that forks while there is a second thread. And a loop that is always busy gives the interpreter's
+# lock away only for the moment in which it asks the system for events: a thread that wakes up then comes too late each
+# time, for half a minute in a measured case.
 
 
 class AsyncioAlarm(Alarm):
@@ -183,7 +183,10 @@ class AsyncioAlarm(Alarm):
 
 
 class TrioAlarm(Alarm):
-    """An alarm that uses a task of trio's own nursery where the loop's clock runs. trio has no timer that calls."""
+    """An alarm that also uses a task of trio's own nursery where the loop's clock runs. trio has no timer that calls.
+
+    The thread sleeps in any case: a test may freeze the clock later.
+    """
 
     def __init__(self, deadline: Deadline, ring: Callable[[], object]) -> None:
         import trio
@@ -199,8 +202,7 @@ class TrioAlarm(Alarm):
             # From now, not from the task's first step: the clock may be frozen by then.
             self._scope = self._trio.CancelScope(deadline=self._trio.current_time() + self._deadline.left_s())
             self._spawn(self._wait, self._scope)
-        else:
-            super()._set()
+        super()._set()
 
     async def _wait(self, scope: trio.CancelScope) -> None:
         with scope:

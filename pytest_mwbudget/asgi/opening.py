@@ -162,7 +162,7 @@ class Opening:
                 self.handler = self._guarded(litestar.handler_hooks(handler))
                 self._guarded(litestar.hooks_beside(handler))
         elif "endpoint" in scope and scope["endpoint"] is not self.endpoint:
-            self.endpoint, self.handler = scope["endpoint"], []
+            self.endpoint, self.handler, self.custom = scope["endpoint"], [], False
             if fastapi.is_route(route := scope.get("route")):
                 self.route, self.custom = "fastapi", fastapi.has_own_handler(route)
             elif "starlette" in sys.modules:

@@ -322,7 +322,9 @@ class _Outcome:
         wait = self._wait(entry, row)
         why: str | None = "the request did not come to it"
         doubt: str | None = None
-        bursts = worked if worked is not None and self._is_bound(entry) else self.bursts
+        # The processor time of the event loop's thread does not contain work of other threads.
+        by_processor = self._is_bound(entry) and row.counts is not None and not row.counts.threads.high
+        bursts = worked if worked is not None and by_processor else self.bursts
         if entry is not None:
             layer_load = shares.bypassed(bursts, entry, row.us, alpha) if bursts.pairs(entry) else layer_load
             why = self.driver.arms.why_not.get(entry) or shares.too_wide(layer_load.share)
@@ -332,18 +334,18 @@ class _Outcome:
                 doubt = tagged(f"{beside}; set a budget of us or of tasks instead", "not-bypassed")
             else:
                 why = why or other
-        if layer_load.share is None or why is not None:
-            # Other processes lengthen the bursts, and hardly the time that the server works.
-            by_processor = worked is not None and (self.bursts.noisy or self._is_bound(None))
-            bursts = worked if worked is not None and by_processor else self.bursts
-            layer_load = shares.divided(row, bursts.request_us, why)
+        lacks: str | None = None
         conditions = self._conditions(bursts)
-        judged = (
-            None
-            if bound is None
-            else shares.judge_share(layer_load, bound, conditions, doubt, starts=shares.starts(row))
-        )
-        return replace(row, load=replace(layer_load, wait=wait, judged=judged))
+        if layer_load.share is None or why is not None:
+            lacks = shares.lacking(row, layer_load.share, bound or 0.0, why)
+            # Other processes lengthen the bursts, and hardly the time that the server works.
+            is_bound = self._is_bound(None)
+            bursts = worked if worked is not None and (self.bursts.noisy or is_bound) else self.bursts
+            layer_load = shares.divided(row, bursts.request_us, why)
+            conditions = self._conditions(bursts if is_bound else self.bursts)
+        judged = None if bound is None else shares.judge_share(layer_load, bound, conditions, doubt, lacks)
+        clock = None if layer_load.share is None else bursts.clock
+        return replace(row, load=replace(layer_load, clock=clock, wait=wait, judged=judged))
 
     def _is_bound(self, arm: Arm) -> bool:
         """Return whether the event loop's thread is the bottleneck. It waits for a lone client after each response."""
@@ -374,7 +376,7 @@ class _Outcome:
         if conditions.limited:
             limited = (
                 "The load generator worked nearly all the time: a server may answer more requests per second, and"
-                " layers may have larger shares."
+                " layers may have larger shares of wall-clock time."
             )
             yield tagged(limited, "generator-limit")
         if rounds < FEWEST_PAIRS:

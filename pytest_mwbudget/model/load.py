@@ -39,7 +39,7 @@ class LayerLoad:
     - `method`: `bypass` if requests were sent past the layer, `split` if `share` is the layer's own time divided by the
       time of a request under load
     - `why`: why the layer was not bypassed, or why the bypass says nothing
-    - `clock`: what the share is of if the layer was bypassed
+    - `clock`: what the share is of; None if it is unknown
     - `added_us`: what the layer adds to the time of a request under load by this clock, if it was bypassed
     - `collecting_us`: the part of `added_us` that garbage collection takes
     - `collects`: whether this part is certainly more than the layer's own time, in which garbage collection is off

@@ -94,7 +94,7 @@ def _ms(latency: Estimate) -> str:
 def _clocks(measured: Sequence[tuple[ResultRow, LayerLoad]]) -> str:
     """Say what the shares of bypassed layers are of."""
     names = {
-        clock: [report.name for report, layer_load in measured if layer_load.clock == clock]
+        clock: [row.name for row, layer_load in measured if (layer_load.method, layer_load.clock) == ("bypass", clock)]
         for clock in (PROCESSOR, WALL)
     }
     if not names[PROCESSOR]:
@@ -127,7 +127,7 @@ def _row(report: ResultRow, layer_load: LayerLoad) -> TableRow:
     below = [
         f"adds {figure(added.estimate)} µs to a request" if added else "",
         "a request is in it for {} with 1 client, for {} with all".format(*waits) if waits else "",
-        f"no bypass: {layer_load.why}" if layer_load.why else "",
+        f"{'its own time: ' if how == 'split' else ''}{layer_load.why}" if layer_load.why else "",
     ]
     return TableRow(
         [

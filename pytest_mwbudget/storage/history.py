@@ -111,7 +111,7 @@ def _figures(data: Mapping[str, Any]) -> RequestFigures:
 
 def _read_row(data: Mapping[str, Any]) -> RowFigures:
     figures = {key: _read_figure(ends) for key, ends in checked(OBJECT, data).items() if isinstance(ends, list)}
-    return RowFigures(figures, data["method"], data["runs_task"], data["clock"])
+    return RowFigures(figures, data["method"], data["runs_task"], data.get("clock"))
 
 
 def _read_figure(ends: Sequence[float | None]) -> Estimate:

@@ -12,7 +12,7 @@ from ..analysis.samples import BlankLayers
 from ..asgi.calls import FrameworkReader, Reader
 from ..interpreter.code_patching import compiled, twin
 from ..interpreter.stand_ins import stand_in_for_callable
-from ..model.stack import Owner
+from ..model.stack import OWNER_BITS, Owner
 from .probe_code import ArgumentSearch, Probe, Targets, probe_trampoline
 
 # The numbers of blank layers in a null layer, one of them at random.
@@ -116,15 +116,18 @@ def blank_layer(
     return FunctionType(_copied(compiled(source, {_INNER: inner, _STAND_IN_FOR: stand_in_for_callable})), {})
 
 
-_LOG, _CLOCK = "the log", "the clock"
+_TIMELINE, _LOG, _CLOCK = "the log", "the function that appends to the log", "the clock"
 _DIVIDING = """
 def make():
     async def shape({signature}):
         _inner_ = {inner!r}
         _log_ = {log!r}
         _clock_ = {clock!r}
+        _timeline_ = {timeline!r}
         _log_({unowned}); _log_(_clock_())
         async def _receiving_(*arguments, **named):
+            if _timeline_[-2] & {bits} != {unowned}:  # after the body, probes log nothing
+                return await _ask_(*arguments, **named)
             _log_({owner}); _log_(_clock_())
             try:
                 return await _ask_(*arguments, **named)
@@ -158,13 +161,15 @@ def dividing_layer(
         send=send,
         owner=owner,
         unowned=search.unowned,
+        bits=OWNER_BITS,
         inner=_INNER,
         log=_LOG,
+        timeline=_TIMELINE,
         clock=_CLOCK,
         stand_in_for=_STAND_IN_FOR,
     )
     constants: dict[object, object] = {_INNER: inner, _STAND_IN_FOR: stand_in_for_callable}
-    constants |= {_LOG: search.log.append, _CLOCK: search.clock}
+    constants |= {_TIMELINE: search.log, _LOG: search.log.append, _CLOCK: search.clock}
     return FunctionType(_copied(compiled(source, constants)), {})
 
 

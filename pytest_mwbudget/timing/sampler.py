@@ -166,7 +166,8 @@ class Sampler:
             used = spent(list(self.full_log), self.probes.owners)
             messages = self._messages(self.full_log)
             passing = passing_ns(self.full_log, self.probes.null_owner)
-            discarded.add(reference, null, used.ns[self.probes.null_owner], used, None, messages, passing)
+            leaning = self._leaning(null, self.full_log)
+            discarded.add(reference, null, used.ns[self.probes.null_owner], used, None, messages, passing, leaning)
 
     # ---- split ------------------------------------------------------------------------------------------------------
 
@@ -213,12 +214,15 @@ class Sampler:
             self.full_log = log
         messages = self._messages(log) if wall else None
         passing = passing_ns(log, probes.null_owner)
-        leaning = leaning_ns(log, probes.null_owner, probes.unowned) if null.blanks.dividing else 0
+        leaning = self._leaning(null, log)
         split.add(reference, null, used.ns[probes.null_owner], used, hop, messages, passing, leaning, samples.served)
         if self.pieces is not None and wall:
             for _ in range(self.pieces.number):
                 samples.machine.add(work_ns(self.clock, self.pieces.calls), reference)
         return True
+
+    def _leaning(self, null: Null, log: Sequence[int]) -> float:
+        return leaning_ns(log, self.probes.null_owner, self.probes.unowned) if null.blanks.dividing else 0.0
 
     def _messages(self, log: Sequence[int]) -> MessageTimes | None:
         """Divide a request by message, if a budget or a report needs this."""

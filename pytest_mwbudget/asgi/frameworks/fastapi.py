@@ -34,8 +34,12 @@ def is_route(route: object) -> bool:
 
 
 def has_own_handler(route: object) -> bool:
-    """Return whether the class of a route has its own `get_route_handler`, which may call any of the parts, or none."""
-    return read(type(route), "get_route_handler") is not defined("fastapi.routing", "APIRoute", "get_route_handler")
+    """Return whether the class of a route has its own `get_route_handler`, which may call any of the parts, or none.
+
+    Routes of WebSockets have no such method.
+    """
+    own = read(type(route), "get_route_handler")
+    return own is not None and own is not defined("fastapi.routing", "APIRoute", "get_route_handler")
 
 
 def stand_ins(arguments: Mapping[str, object]) -> Sequence[object]:
