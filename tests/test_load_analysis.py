@@ -27,6 +27,7 @@ from pytest_mwbudget.analysis.shares import (
     starts,
     too_wide,
     wait_in,
+    with_full_collections_spread,
     without_garbage,
 )
 from pytest_mwbudget.load.turns import Turns
@@ -246,6 +247,42 @@ def test_the_time_in_which_a_layer_makes_the_loop_idle_may_be_its_share_too() ->
 )
 def test_an_interval_that_says_nothing_is_no_share(share: Estimate | None, known: bool) -> None:
     assert (too_wide(share) is None) is known
+
+
+def test_full_collections_are_divided_among_bursts_by_their_collections() -> None:
+    """One burst in four meets a full collection, which takes 100 µs of each of its requests."""
+    rng, all_rounds = random.Random(8), []
+    for _ in range(40):
+        full = {arm: 100.0 * (rng.random() < 0.25 * collections / 2) for arm, collections in ((None, 2), (LAYER, 1))}
+        all_rounds.append(
+            {
+                arm: replace(
+                    burst(us + full[arm], collecting=10.0 * collections + full[arm]),
+                    working_us=us + full[arm],
+                    full_us=full[arm],
+                    collections=float(collections),
+                )
+                for arm, us, collections in ((None, 250.0, 2), (LAYER, 200.0, 1))
+            }
+        )
+    spread = with_full_collections_spread(all_rounds)
+    assert sum(every.full_us for arms in spread for every in arms.values()) == pytest.approx(
+        sum(every.full_us for arms in all_rounds for every in arms.values())
+    )
+    for arms in spread:
+        assert arms[None].full_us == pytest.approx(2 * arms[LAYER].full_us)
+        assert arms[None].request_us == arms[None].working_us == pytest.approx(250 + arms[None].full_us)
+        assert arms[LAYER].collecting_us == pytest.approx(10 + arms[LAYER].full_us)
+    share, before = (bypassed(Bursts(rounds), LAYER, None, ALPHA).share for rounds in (spread, all_rounds))
+    assert share is not None
+    assert before is not None
+    assert share.half_width < 0.001 < 0.02 < before.half_width
+    assert share.estimate == pytest.approx(1 - (200 + 12.5) / (250 + 25), abs=0.01)
+
+
+def test_without_garbage_nothing_is_divided() -> None:
+    plain = rounds(random.Random(9), 3)
+    assert with_full_collections_spread(plain) == plain
 
 
 # ---- latencies ---------------------------------------------------------------------------------------------------

@@ -62,7 +62,8 @@ class Burst:
     - `idle`: of the time in which the server's thread could have a core, the share in which it had nothing to do, if
       `request_us` is processor time
     - `sending`: the share of the burst in which the load generator worked
-    - `collecting_us`: the time of garbage collection for each request
+    - `collecting_us`: the time of garbage collection for each request, `full_us` that of full collections,
+      `collections` the number of all collections for each request
     """
 
     request_us: Microseconds
@@ -74,6 +75,8 @@ class Burst:
     idle: float = 0.0
     sending: float = 0.0
     collecting_us: Microseconds = 0.0
+    full_us: Microseconds = 0.0
+    collections: float = 0.0
 
     @property
     def busy(self) -> float | None:
@@ -100,6 +103,29 @@ class Burst:
 
 
 Round = Mapping[Arm, Burst]
+
+
+def with_full_collections_spread(rounds: Sequence[Round]) -> list[Round]:
+    """Return the rounds with the time of full garbage collections divided among all bursts by their collections.
+
+    A full collection is rare and long: it takes as long as a good part of a burst. CPython makes one after a number of
+    others, so chance says in which burst. Without this, it would be most of what bursts differ by.
+    """
+    bursts = [burst for arms in rounds for burst in arms.values()]
+    collections = sum(burst.collections for burst in bursts)
+    each_us = sum(burst.full_us for burst in bursts) / collections if collections else 0.0
+    return [{arm: _spread(burst, each_us) for arm, burst in arms.items()} for arms in rounds]
+
+
+def _spread(burst: Burst, each_us: Microseconds) -> Burst:
+    more_us = each_us * burst.collections - burst.full_us
+    return replace(
+        burst,
+        request_us=burst.request_us + more_us,
+        working_us=None if burst.working_us is None else burst.working_us + more_us,
+        collecting_us=burst.collecting_us + more_us,
+        full_us=burst.full_us + more_us,
+    )
 
 
 class Bursts:
@@ -173,8 +199,8 @@ class Bursts:
 def bypassed(bursts: Bursts, arm: Arm, own: Estimate | None, alpha: float) -> LayerLoad:
     """Return what a layer of this self time costs, by pairs of bursts without and with it. There is at least one pair.
 
-    A full garbage collection is rare and long, and belongs to the mean of its time: so that is not trimmed. A layer may
-    make the server's thread idle, which is in no processor time. So the interval contains the share with this time too.
+    Garbage collection is rare, and belongs to the mean: so its time is not trimmed. A layer may make the server's
+    thread idle, which is in no processor time. So the interval contains the share with this time too.
     """
     pairs = bursts.pairs(arm)
     share = paired([1 - without.request_us / whole.request_us for without, whole in pairs], alpha)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -198,14 +199,13 @@ class _Driver:
             )
         finally:
             self.environment.progress(None)
-        return Bursts([dict(blocks) for blocks in rounds])
+        return Bursts(shares.with_full_collections_spread([dict(blocks) for blocks in rounds]))
 
     async def burst(self, requests: int) -> Burst:
         """Make a burst of all clients with everything that tells how quiet it was."""
         gauge, waited, cpu = self._gauge(), waited_ns(), self._cpu_ns()
-        collected = self.garbage.ns
+        garbage = copy(self.garbage)
         figures = await self.sent(self.under.clients, requests)
-        collected = self.garbage.ns - collected
         worked = None if cpu is None else (self._cpu_ns() or 0) - cpu
         queued = 0 if waited is None or self.arms.stack.threads else (waited_ns() or 0) - waited
         return Burst(
@@ -216,7 +216,9 @@ class _Driver:
             starved=figures["waited_ns"] / figures["ns"],
             working_us=None if worked is None else worked / requests / 1000,
             sending=figures["worked_ns"] / figures["ns"],
-            collecting_us=collected / requests / 1000,
+            collecting_us=(self.garbage.ns - garbage.ns) / requests / 1000,
+            full_us=(self.garbage.full_ns - garbage.full_ns) / requests / 1000,
+            collections=(self.garbage.collections - garbage.collections) / requests,
         )
 
     def _gauge(self) -> float:
