@@ -120,7 +120,7 @@ async def of_case(case: str, seconds: float) -> Reading:
 async def under_load(
     app: Any, clients: int, seconds: float, headers: dict[str, str], budget: float | None = None
 ) -> Measurement:
-    """Measure an app under load. `budget` is a share, that of each layer."""
+    """Measure an app under load. `budget` is the largest share of the requests per second that each layer may cost."""
     budgets = Budgets() if budget is None else Budgets({RPS_SHARE: budget})
     settings = Settings(load=Under(clients), load_time_s=seconds, load_budgets=budgets, max_time_s=ORDINARY_S)
     return await measured(app, build_request("GET", "/", {"headers": headers}), settings, Environment())
@@ -350,7 +350,7 @@ def verdicts_known(readings: list[Reading]) -> list[Reading]:
 
 
 def is_wrong(reading: Reading) -> bool:
-    """Return whether a verdict is that of the other side of the drop."""
+    """Return whether a budget below the drop passed, or one above it failed."""
     return reading["verdict"] == ("pass" if reading["ratio"] < 1 else "fail")
 
 

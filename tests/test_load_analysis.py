@@ -501,20 +501,12 @@ def test_the_share_of_the_split_passes_no_layer_that_may_work_after_the_response
     split = LayerLoad(KEPT, "split", "it is late")
     assert judge_share(split, 0.05, Conditions()).verdict == "pass"
     started = replace(row(None), counts=counts(tasks=1))
-    lacks = lacking(started, None, 0.05, "it is late")
+    lacks = lacking(started, "it is late", None)
     assert lacks is not None
     assert lacks.endswith("and this is in no own time; it is late [not-bypassed]")
     assert judge_share(split, 0.05, Conditions(), lacks=lacks) == Judged(0.05, "undecided", lacks)
-    assert lacking(row(None), None, 0.05, "it is late") is None
-
-
-def test_where_bursts_say_next_to_nothing_they_must_not_contradict_the_split() -> None:
-    share = Estimate(0.2, -0.1, 0.5)
-    why = too_wide(share)
-    assert why is not None
-    assert lacking(row(None), share, 0.4, why) == f"{why} [not-bypassed]"
-    assert lacking(row(None), share, 0.6, why) is None
-    assert lacking(row(None), share, 0.4, "it is late") is None
+    assert lacking(row(None), "it is late", None) is None
+    assert lacking(row(None), "it is wide", "it is wide") == "it is wide [not-bypassed]"
 
 
 def test_a_layer_without_a_share_is_undecided() -> None:

@@ -35,6 +35,7 @@ from pytest_mwbudget.load.bursts import _Driver, _Outcome, requests_of
 from pytest_mwbudget.load.processor import Cores
 from pytest_mwbudget.load.server import Served
 from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.load import LayerLoad
 from pytest_mwbudget.model.quantities import RPS_SHARE
 from pytest_mwbudget.model.results import Count, Counts, RequestLine, Result, ResultRow
 from pytest_mwbudget.model.stack import Layer, RowIndex
@@ -615,6 +616,22 @@ def test_on_a_busy_machine_the_self_time_of_a_layer_fails_no_budget_of_an_app_th
     assert load.judged.reason.endswith("[slow-machine]")
 
 
+@pytest.mark.parametrize(
+    ("bound", "why_not", "verdict"), [(0.4, {}, "undecided"), (0.6, {}, "pass"), (0.4, {FIRST: "it is late"}, "pass")]
+)
+def test_where_bursts_say_next_to_nothing_they_must_not_contradict_the_split(
+    bound: float, why_not: Any, verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = LayerLoad(Estimate(0.2, -0.1, 0.5), "bypass")
+    monkeypatch.setattr("pytest_mwbudget.analysis.shares.bypassed", lambda *_: wide)
+    load = under_load_past(SLOW, 1e4, why_not, bound=bound).load
+    assert load is not None
+    assert load.judged is not None
+    assert (load.method, load.judged.verdict) == ("split", verdict)
+    if verdict == "undecided":
+        assert load.judged.reason == f"{load.why} [not-bypassed]"
+
+
 def test_a_layer_that_starts_a_task_is_not_blamed_if_it_may_be_another_way() -> None:
     load = under_load_past(SLOW, 10.0, {}, tasks=1).load
     assert load is not None
@@ -627,16 +644,22 @@ def test_a_layer_that_starts_a_task_is_not_blamed_if_it_may_be_another_way() -> 
 
 
 def under_load_past(
-    whole: Burst, longest_us: float, why_not: Any, tasks: int = 0, clients: int = 9, threads: int = 0
+    whole: Burst,
+    longest_us: float,
+    why_not: Any,
+    tasks: int = 0,
+    clients: int = 9,
+    threads: int = 0,
+    bound: float = 0.1,
 ) -> ResultRow:
-    """Return the row of a layer of 5 µs and a budget of 10 %, past which requests take 400 µs."""
+    """Return the row of a layer of 5 µs and a budget of `bound`, past which requests take 400 µs."""
     arms = asyncio.run(arms_of(Noop(hello)))
     arms.why_not.update(why_not)
     without = replace(whole, request_us=400.0, working_us=whole.working_us and 0.4 * whole.working_us)
     bursts = Bursts([{None: whole, FIRST: without}] * 6)
     driver: Any = SimpleNamespace(
         arms=arms,
-        settings=Settings(load_budgets=Budgets({RPS_SHARE: 0.1})),
+        settings=Settings(load_budgets=Budgets({RPS_SHARE: bound})),
         under=Under(clients),
         requests=1,
         served=Served(1, "uvicorn"),

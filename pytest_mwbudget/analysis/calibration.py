@@ -7,7 +7,7 @@ layers that wrap `send` show the extra cost of handing a message from a probe to
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from statistics import median
@@ -117,7 +117,8 @@ class _Nulls:
         """Compare null layers in all requests, at the pace of quiet ones: so small a difference needs many requests."""
         plain = BlankLayers(self.fewest)
         known = taken.only([null in typical and Null(null.index, plain) in typical for null in taken.null])
-        passing = {index: median(own) for index, own in _by_entry(self.steady).items()}
+        bare = _by_entry(self.steady.null, self.steady.passing_ns, _is_bare)
+        passing = {index: median(own) for index, own in bare.items()}
         at_tempo = zip(known.null, known.nulls_at_typical_tempo(typical), known.null_ns, known.passing_ns, strict=True)
         return [
             _Above(
@@ -149,9 +150,9 @@ class _Nulls:
         return min(map(median, shares.values()), default=self.most_us / US_PER_NS) * US_PER_NS
 
     def wrapped_ns(self, sent: Mapping[EntryIndex, int]) -> Iterable[tuple[int, float, float]]:
-        """Yield the number of blank layers that wrap `send`, and what they and handing over took for each message.
+        """Yield for each null layer that wraps `send` the number of its blank layers and two times per message.
 
-        This is the time in which messages pass, then that with what entering and leaving took.
+        The first is the time in which messages pass. The second includes entering and leaving the null layer.
         """
         for excess in self.above:
             blanks = excess.null.blanks
@@ -240,28 +241,36 @@ def _readings(nulls: _Nulls | None, probed: Sequence[EntryIndex]) -> dict[EntryI
 
 def _passing(steady: Split, entries: Sequence[Boundary]) -> dict[EntryIndex, list[float]]:
     """Return by entry the nanoseconds in which the messages of one of its calls pass the null layer."""
-    return {index: [ns / len(entries[index].parents) for ns in own] for index, own in _by_entry(steady).items()}
+    passing = _by_entry(steady.null, steady.passing_ns, _is_bare)
+    return {index: [ns / len(entries[index].parents) for ns in own] for index, own in passing.items()}
 
 
-def _by_entry(steady: Split) -> dict[EntryIndex, list[float]]:
-    """Return by entry the nanoseconds in which messages pass the null layer, in requests with quiet moments."""
-    passing: dict[EntryIndex, list[float]] = {}
-    for null, ns in zip(steady.null, steady.passing_ns, strict=True):
-        if not null.blanks.wrapping:
-            passing.setdefault(null.index, []).append(ns)
-    return passing
+def _is_bare(blanks: BlankLayers) -> bool:
+    return not blanks.wrapping
+
+
+def _by_entry(
+    nulls: Sequence[Null], values_ns: Sequence[float], kept: Callable[[BlankLayers], bool]
+) -> dict[EntryIndex, list[float]]:
+    """Return by entry the values of the requests whose blank layers are to be kept."""
+    by_entry: dict[EntryIndex, list[float]] = {}
+    for null, ns in zip(nulls, values_ns, strict=True):
+        if kept(null.blanks):
+            by_entry.setdefault(null.index, []).append(ns)
+    return by_entry
 
 
 def _leaning_us(steady: Split, entries: Sequence[Boundary]) -> dict[EntryIndex, Microseconds]:
-    """Estimate by entry how much more the inside of a probe costs than its outside, beside a typical boundary.
+    """Estimate by entry how much more the inside of a probe costs than its outside, relative to a typical boundary.
 
-    The code that runs first after other code than a probe's finds colder caches.
+    Whichever probe code runs first after the app's own code finds colder caches.
     """
-    leaning: dict[EntryIndex, list[float]] = {}
-    for null, ns in zip(steady.null, steady.leaning_ns, strict=True):
-        if null.blanks.dividing:
-            leaning.setdefault(null.index, []).append(ns / len(entries[null.index].parents))
-    known = {index: median(own) * US_PER_NS for index, own in leaning.items() if len(own) >= FEWEST_DIVIDED}
+    leaning = _by_entry(steady.null, steady.leaning_ns, lambda blanks: blanks.dividing)
+    known = {
+        index: median(own) / len(entries[index].parents) * US_PER_NS
+        for index, own in leaning.items()
+        if len(own) >= FEWEST_DIVIDED
+    }
     typical_us = median(known.values()) if known else 0.0
     return {index: us - typical_us for index, us in known.items()}
 

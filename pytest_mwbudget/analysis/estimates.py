@@ -298,7 +298,7 @@ class Legs:
         self.entries = entries
         self.outermost = probed[0] if probed else None
         self.of_parts = of_parts or {}
-        # The cost of probes in their places, relative to that of their null layers.
+        # What probes cost in the app, relative to what their null layers take.
         self.scale = 1.0
 
     def probes_at(self, index: EntryIndex) -> Estimate:
@@ -410,11 +410,11 @@ class Legs:
         return (self._added(whole, probes) / resumed).clipped(0.0, most_us)
 
     def scaled(self, whole: Estimate, probes: Estimate) -> float:
-        """Return the cost of all probes in their places, relative to that of their null layers; at most 1.
+        """Return what all probes cost in the app, relative to what their null layers take; at most 1.
 
-        Probes make the app's own code slower and never quicker, so rows that add up to less than `whole` show that null
-        layers cost more than probes (docs/decisions/0005). This estimate and that of the null layers are combined by
-        their variances. If the request suspends, logging the steps costs as well, and nothing tells these costs apart.
+        Probes make the app's own code slower, never faster. So if the rows add up to less than `whole`, null layers
+        cost more than probes (docs/decisions/0005). The two estimates are weighted by the inverse of their variances.
+        If the request suspends, logging the steps costs time too, and the two costs cannot be told apart.
         """
         every_us = self._probes(self.logged, probes).estimate if self.logged else 0.0
         if every_us <= 0 or self.resumed(self.owners):

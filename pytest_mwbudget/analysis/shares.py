@@ -242,17 +242,15 @@ def divided(row: ResultRow, request_us: Microseconds, why: str | None) -> LayerL
     return LayerLoad(share, "split", why or "there was too little time for it")
 
 
-def lacking(row: ResultRow, bypassed_share: Estimate | None, bound: float, why: str | None) -> str | None:
-    """Return why the share of the split may be too small to pass, None if it is not; `why` is the reason for the split.
+def lacking(row: ResultRow, why: str | None, beyond: str | None) -> str | None:
+    """Return why the share of the split may be too small to pass, None if it is not.
 
-    If pairs of bursts say next to nothing, they must not contradict the split.
+    `why` is the reason for the split. `beyond` says that pairs of bursts allow a share above the budget, if they do.
     """
     if starts(row):
         beside = "it starts tasks or threads that may work after the response, and this is in no own time"
         return tagged(f"{beside}; {why}", "not-bypassed")
-    if why is not None and why == too_wide(bypassed_share) and bypassed_share is not None:
-        return None if bypassed_share.high <= bound else tagged(why, "not-bypassed")
-    return None
+    return None if beyond is None else tagged(beyond, "not-bypassed")
 
 
 def is_negligible(row: ResultRow, working_us: Microseconds) -> bool:

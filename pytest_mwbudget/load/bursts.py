@@ -323,13 +323,15 @@ class _Outcome:
         entry, layer_load = self.entries.get(row.layer.index), LayerLoad()
         wait = self._wait(entry, row)
         why: str | None = "the request did not come to it"
-        doubt: str | None = None
+        doubt = wide = None
         # The processor time of the event loop's thread does not contain work of other threads.
         by_processor = self._is_bound(entry) and row.counts is not None and not row.counts.threads.high
         bursts = worked if worked is not None and by_processor else self.bursts
         if entry is not None:
             layer_load = shares.bypassed(bursts, entry, row.us, alpha) if bursts.pairs(entry) else layer_load
-            why = self.driver.arms.why_not.get(entry) or shares.too_wide(layer_load.share)
+            why = self.driver.arms.why_not.get(entry)
+            wide = None if why is not None else shares.too_wide(layer_load.share)
+            why = why or wide
             other = None if why is not None else self._other_way(layer_load, row, wait)
             if other is not None and shares.starts(row):
                 beside = f"it starts tasks or threads that may work after the response, or {other}"
@@ -339,7 +341,8 @@ class _Outcome:
         lacks: str | None = None
         conditions = self._conditions(bursts)
         if layer_load.share is None or why is not None:
-            lacks = shares.lacking(row, layer_load.share, bound or 0.0, why)
+            allowed = layer_load.share is None or bound is None or layer_load.share.high <= bound
+            lacks = shares.lacking(row, why, None if allowed else wide)
             # Other processes lengthen the bursts, and hardly the time that the server works.
             is_bound = self._is_bound(None)
             bursts = worked if worked is not None and (self.bursts.noisy or is_bound) else self.bursts

@@ -10,8 +10,7 @@ from .estimate import Estimate, Microseconds, Seconds
 from .judged import Judged, Verdict
 
 ShareMethod: TypeAlias = Literal["bypass", "split"]
-# What the share of a bypassed layer is of: the time between two responses, or the processor time of the event loop's
-# thread for each request.
+# What a share is of: the time between two responses, or the processor time of the event loop's thread per request.
 LoadClock: TypeAlias = Literal["wall", "processor"]
 WALL: LoadClock = "wall"
 PROCESSOR: LoadClock = "processor"
