@@ -3,18 +3,18 @@
     python bench/accuracy.py [--quick] [--processes N] [--json PATH]
 
 Stacks of 3, 10 and 30 layers are built in random order from a no-op, spins of 1, 2, 5, 10, 50 and 200 µs and, from ten
-layers on, CORS and GZip. Stacks of ten layers also stand above an endpoint that answers in ten messages (with a layer
-that spreads 50 µs over the messages), above an endpoint that computes for 1.2 ms with log-normal noise, and with a
-layer that suspends (a spin of 50 µs in a child task, a sleep of 1 ms). Each of N processes has its own hash seed and
-measures each of these stacks once.
+layers on, CORS and GZip; deep stacks of 60 and 100 layers only from the no-op, the spins of up to 5 µs, CORS and GZip.
+Stacks of ten layers also stand above an endpoint that answers in ten messages (with a layer that spreads 50 µs over the
+messages), above an endpoint that computes for 1.2 ms with log-normal noise, and with a layer that suspends (a spin of
+50 µs in a child task, a sleep of 1 ms). Each of N processes has its own hash seed and measures each of these stacks
+once.
 
-The true cost is measured in the same process without any of our probes, once for each kind of layer and each endpoint.
-Whole requests with one such layer, between two layers that read the clock, take turns with whole requests without it.
-This takes one to three seconds (three to nine above the slow endpoint) and counts only requests at the best speed of
-the machine. The endpoint's own work is subtracted. A suspension goes through every layer outside the suspending one, so
-the true cost of a layer that suspends is measured between as many layers as in its stack. Spins and sleeps vary in
-length, and each layer notes how long its own took. The class of each layer has code of its own, as the middlewares of
-an app have. A no-op counts as told from zero if its interval lies above zero.
+The true cost of up to six layers of a stack, and of those that suspend, is measured in the same process without any of
+our probes: in its place the layer stands between two layers that read the clock when a call or a message passes. The
+time between these two with the layer, less the time without it, is what the layer takes itself. Requests with the layer
+and without it take turns, and only those at the best speed of the machine count. Spins and sleeps vary in length, and
+each layer notes how long its own took. The class of each layer has code of its own, as the middlewares of an app have.
+A no-op counts as told from zero if its interval lies above zero.
 
 A reading is left out if the half width of its true cost is more than half of its own, or if its table says that the
 machine ran at least a quarter slower than at its best.
@@ -25,13 +25,13 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from statistics import median, quantiles
 from typing import Any
 
 from harness import Goal, Reading, Report, Table, fresh_process, main, per_cent
-from known import Cost, Endpoint, Noop, Sleep, Spin, SpinAtMessages, SpinInTask, cost, endpoints, own
+from known import Endpoint, Noop, Sleep, Spin, SpinAtMessages, SpinInTask, cost_in_place, endpoints, own
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
@@ -43,9 +43,10 @@ from pytest_mwbudget.model.results import Measurement
 from pytest_mwbudget.timing.host_speed import Machine
 from pytest_mwbudget.timing.looks import Environment
 
-PROCESSES = 20
+PROCESSES = 12
 TRUTH_S = 1.0
-SLOW_TRUTHS = 3  # times TRUTH_S above an endpoint that computes
+# The layers of a stack whose true cost is taken, besides its ends and those that are of interest.
+BETWEEN = 4
 MAX_TIME_S = 5.0
 # The reference workload takes up to 10 % longer next to another app, and about 60 % beside a noisy neighbour.
 SLOW = 1.25
@@ -57,6 +58,7 @@ def made(kind: type[Noop], us: float | None = None) -> Callable[[Any], Any]:
 
 
 PLAIN = {"no-op": made(Noop), **{f"spin {us} µs": made(Spin, us) for us in (1, 2, 5, 10, 50, 200)}}
+CHEAP = {kind: layer for kind, layer in PLAIN.items() if kind in ("no-op", "spin 1 µs", "spin 2 µs", "spin 5 µs")}
 AT_MESSAGES = {"spin 50 µs, ten messages": made(SpinAtMessages, 50)}
 IN_A_TASK = {"spin 50 µs, child task": made(SpinInTask, 50)}
 SLEEPING = {"sleep 1 ms": made(Sleep, 1000)}
@@ -69,11 +71,17 @@ STACKS: dict[str, tuple[int, dict[str, Callable[[Any], Any]], str]] = {
     "3 layers, others": (3, PLAIN, "fast"),
     "10 layers": (10, PLAIN, "fast"),
     "30 layers": (30, PLAIN, "fast"),
+    "60 layers": (60, CHEAP, "fast"),
+    "100 layers": (100, CHEAP, "fast"),
     "10 layers, ten messages": (10, PLAIN | AT_MESSAGES, "ten messages"),
     "10 layers, a child task": (10, PLAIN | IN_A_TASK, "fast"),
     "10 layers, a sleep": (10, PLAIN | SLEEPING, "fast"),
     "10 layers, slow endpoint": (10, PLAIN, "slow and noisy"),
 }
+
+
+# Those whose rows have to add up to the total.
+ADDED_UP = ("10 layers", "30 layers", "60 layers", "100 layers")
 
 
 # ---- one process ------------------------------------------------------------------------------------------------
@@ -97,30 +105,17 @@ def built(kinds: list[str], endpoint: Endpoint) -> tuple[Any, list[Any]]:
     return app, layers
 
 
-class Truth:
-    """The true costs of layers in this process."""
-
-    def __init__(self, seconds: float, machine: Machine) -> None:
-        self.seconds = seconds
-        self.machine = machine
-        self.endpoints = endpoints()
-        self._costs: dict[tuple[str, str, int, int], Cost] = {}
-
-    def of(self, kind: str, layer: Any, endpoint: str, outside: int, inside: int) -> Reading:
-        """Return the true cost of a layer above this endpoint, in microseconds per request.
-
-        `outside` and `inside` are the numbers of layers around it. The half width is None if the machine was slow.
-        """
-        among = (outside, inside) if kind in SUSPENDING else (1, 1)
-        key = kind, endpoint, *among
-        if key not in self._costs:
-            seconds = self.seconds * (SLOW_TRUTHS if self.endpoints[endpoint].median_us else 1)
-            self._costs[key] = asyncio.run(cost(KINDS[kind], self.endpoints[endpoint], seconds, self.machine, *among))
-        layer_cost = self._costs[key]
-        return {
-            "truth_us": layer_cost.us.estimate - noted_us(layer_cost.layer) + noted_us(layer),
-            "truth_half_width_us": layer_cost.us.half_width if layer_cost.slowdown == 1 else None,
-        }
+def truth(layers: list[Any], index: int, endpoint: Endpoint, seconds: float, machine: Machine) -> Reading:
+    """Return what a layer takes itself, in microseconds per request; the half width is None if the machine was slow."""
+    layer = layers[index]
+    in_table_us = noted_us(layer)
+    if isinstance(layer, Spin):
+        layer.really_ns.clear()
+    known = asyncio.run(cost_in_place(layers, index, endpoint, seconds, machine))
+    return {
+        "truth_us": known.us.estimate - noted_us(layer) + in_table_us,
+        "truth_half_width_us": known.us.half_width if known.slowdown == 1 else None,
+    }
 
 
 def noted_us(layer: Any) -> float:
@@ -128,27 +123,35 @@ def noted_us(layer: Any) -> float:
     return median(layer.really_ns) / 1000 if isinstance(layer, Spin) else 0.0
 
 
+def chosen(drawn: list[str], chance: random.Random) -> list[int]:
+    """Choose the layers whose true cost is taken: both ends, those that suspend, and a few of the others."""
+    ends = {0, len(drawn) - 1} | {index for index, kind in enumerate(drawn) if kind in SUSPENDING | AT_MESSAGES}
+    others = [index for index in range(len(drawn)) if index not in ends]
+    among = ends | set(chance.sample(others, min(BETWEEN, len(others))))
+    return sorted(index for index in among if drawn[index] not in NEIGHBOURS)
+
+
 def worker(number: int, max_time_s: float, truth_s: float) -> list[Reading]:
     """Take all readings of one process."""
-    chance, machine = random.Random(number), Machine()
-    truth = Truth(truth_s, machine)
-    # Before the tables, so that they know the best speed of the machine.
-    for kind in PLAIN:
-        truth.of(kind, None, "fast", 1, 1)
+    chance, machine, known_endpoints = random.Random(number), Machine(), endpoints()
+    # A measurement that does not count, so that the others know the best speed of the machine.
+    measurement(built([*PLAIN], known_endpoints["fast"])[0], max_time_s, machine)
     readings = []
-    for name, (count, kinds, endpoint) in STACKS.items():
-        drawn = kinds_of(count, kinds, chance)
-        app, layers = built(drawn, truth.endpoints[endpoint])
+    for name, (count, kinds, above) in STACKS.items():
+        drawn, endpoint = kinds_of(count, kinds, chance), known_endpoints[above]
+        app, layers = built(drawn, endpoint)
         begin = time.perf_counter()
         measured = measurement(app, max_time_s, machine)
         seconds = time.perf_counter() - begin
-        slow = measured.slowdown >= SLOW
-        for index, (kind, layer, row) in enumerate(zip(drawn, layers, measured.layers, strict=True)):
-            if row.us is not None and kind not in NEIGHBOURS:
-                known = {"stack": name, "place": place_of(index, count), "kind": kind}
-                figures = {"low": row.us.low, "us": row.us.estimate, "high": row.us.high, "seconds": seconds}
-                real = truth.of(kind, layer, endpoint, index, count - index - 1)
-                readings.append(known | figures | real | {"slow": slow})
+        sums = {"residue_us": measured.residue_us, "total_us": measured.total_us and measured.total_us.estimate}
+        of_table = sums | {"stack": name, "seconds": seconds, "slow": measured.slowdown >= SLOW}
+        for index in chosen(drawn, chance):
+            us = measured.layers[index].us
+            if us is not None:
+                figures = {"low": us.low, "us": us.estimate, "high": us.high}
+                real = truth(layers, index, endpoint, truth_s, machine)
+                place = {"place": place_of(index, count), "kind": drawn[index]}
+                readings.append(of_table | place | figures | real)
     return readings
 
 
@@ -202,6 +205,9 @@ def covered(reading: Reading) -> bool:
 
 
 BIAS = "|bias| <= 0.1 µs + 1 % for every layer in every stack"
+# How far the sum of all rows may be from the total.
+SUM_SHARE = 0.02
+SUMS_HEAD = ("", "measurements", "median", "5 %", "95 %", "within goal")
 HEAD = ("", "readings", "truth", "bias", "5 %", "95 %", "± interval", "holds truth", "within goal")
 
 
@@ -238,8 +244,9 @@ def report(every: list[Reading]) -> Report:
     tables = [
         Table("By layer, µs", HEAD, [summary(*item) for item in by_kind]),
         Table("By stack and place, µs", HEAD, [summary(*item) for item in by_place]),
+        Table("What the rows add up to above the total, in per cent of the total", SUMS_HEAD, list(sums(every))),
     ]
-    goals = [bias_goal(readings), coverage_goal(readings), tables_goal(readings), noop_goal(readings)]
+    goals = [bias_goal(readings), coverage_goal(readings), tables_goal(readings), noop_goal(readings), sums_goal(every)]
     return Report(tables, goals, notes(readings, every))
 
 
@@ -256,6 +263,41 @@ def bias_goal(readings: list[Reading]) -> Goal:
     worst = max(cells.values(), key=lambda own: abs(median(map(error_us, own))) / (0.1 + 0.01 * own[0]["truth_us"]))
     finding = f"{sum(near)} of {len(near)} layers in stacks; the worst is {median(map(error_us, worst)):+.2f} µs"
     return Goal(BIAS, f"{finding} ({describe(worst[0])})", all(near))
+
+
+def shares_added(readings: list[Reading]) -> dict[str, list[float]]:
+    """Return for each stack of ADDED_UP what its rows add up to above the total, as shares of the total."""
+    by_stack: dict[str, dict[int, float]] = {}
+    for reading in readings:
+        if reading["stack"] in ADDED_UP and not reading["slow"]:
+            share = reading["residue_us"] / reading["total_us"]
+            by_stack.setdefault(reading["stack"], {})[reading["process"]] = share
+    return {stack: list(shares.values()) for stack, shares in by_stack.items()}
+
+
+def sums(readings: list[Reading]) -> Iterator[list[str]]:
+    """Yield a row for each stack."""
+    for stack, shares in shares_added(readings).items():
+        ends = quantiles(shares, n=20) if len(shares) > 1 else shares * 2
+        values = [f"{100 * share:+.1f}" for share in (median(shares), ends[0], ends[-1])]
+        yield [stack, str(len(shares)), *values, per_cent(sum_near(shares), len(shares))]
+
+
+def sum_near(shares: list[float]) -> int:
+    """Count the sums that are within the goal."""
+    return sum(abs(share) <= SUM_SHARE for share in shares)
+
+
+def sums_goal(readings: list[Reading]) -> Goal:
+    """Judge whether rows add up to the total."""
+    shares = shares_added(readings)
+    every = [share for own in shares.values() for share in own]
+    medians = ", ".join(f"{100 * median(own):+.1f} % in {stack}" for stack, own in shares.items())
+    return Goal(
+        f"the rows of stacks of 10 to 100 layers add up to the total within {100 * SUM_SHARE:g} %",
+        f"{sum_near(every)} of {len(every)} measurements; medians: {medians or 'none'}",
+        bool(every) and all(abs(median(own)) <= SUM_SHARE for own in shares.values()),
+    )
 
 
 def describe(reading: Reading) -> str:

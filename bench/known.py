@@ -25,6 +25,8 @@ from pytest_mwbudget.timing.host_speed import Machine, reference_ns
 WARM_CALLS = 1500
 # Consecutive requests that count, after one that does not count.
 CALLS = 3
+# Consecutive requests that count in a stack whose layer is measured in place, after some that do not count.
+CALLS_IN_PLACE, SETTLE_IN_PLACE = 16, 8
 # The fewest requests of a series for an interval.
 FEWEST = 48
 # A true cost is known well enough if the half width of its interval is at most KNOWN_US plus KNOWN_SHARE of the cost.
@@ -119,6 +121,28 @@ class Glance(Noop):
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         perf_counter_ns()
         await self.app(scope, receive, send)
+
+
+class Clocked(Noop):
+    """Read the clock at each call and message that passes. `inside_ns` is the time of the latest request inside.
+
+    What the app inside sends is not inside. Nothing inside may receive.
+    """
+
+    inside_ns = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        sending_ns = 0
+
+        async def clocked(message: Any) -> None:
+            nonlocal sending_ns
+            begin = perf_counter_ns()
+            await send(message)
+            sending_ns += perf_counter_ns() - begin
+
+        begin = perf_counter_ns()
+        await self.app(scope, receive, clocked)
+        self.inside_ns = perf_counter_ns() - begin - sending_ns
 
 
 def own(kind: type[Noop]) -> type[Noop]:
@@ -238,6 +262,46 @@ async def cost(
         difference = _difference(taken, layer, machine)
         if difference.slowdown == 1 and difference.us.half_width <= KNOWN_US + KNOWN_SHARE * difference.us.estimate:
             break
+    return difference
+
+
+async def cost_in_place(
+    layers: Sequence[Any], index: int, endpoint: Endpoint, seconds: float, machine: Machine
+) -> Cost:
+    """Measure what a layer of a stack takes itself in its place, without any probe of ours.
+
+    The layer stands between two of `Clocked`. The time between these two with the layer, less the time without it, is
+    its cost. Requests with the layer and without it take turns. `layers` are in order from the outside in, each with
+    the attribute `app`. The rest is as for `cost`.
+    """
+    layer, chain = layers[index], [*layers, endpoint]
+    inner = own(Clocked)(chain[index + 1])
+    outer = own(Clocked)(layer)
+    layer.app = inner
+    if index:
+        chain[index - 1].app = outer
+    taken = [Series(), Series()]
+
+    async def request() -> float:
+        await call()
+        return outer.inside_ns - inner.inside_ns
+
+    difference = Cost(Estimate(0.0, -math.inf, math.inf), layer, 1.0)
+    call = await caller(chain[0] if index else outer, SETTLE_IN_PLACE)
+    begin = perf_counter()
+    for limit_s in (seconds, 2 * seconds, 3 * seconds):
+        while min(len(series.values) for series in taken) < FEWEST or perf_counter() - begin < limit_s:
+            for app, series in zip((layer, inner), taken, strict=True):
+                outer.app = app
+                for _ in range(SETTLE_IN_PLACE):
+                    await call()
+                await take(series, CALLS_IN_PLACE, request)
+        difference = _difference(taken, layer, machine)
+        if difference.slowdown == 1 and difference.us.half_width <= KNOWN_US + KNOWN_SHARE * difference.us.estimate:
+            break
+    layer.app = chain[index + 1]
+    if index:
+        chain[index - 1].app = layer
     return difference
 
 

@@ -56,7 +56,7 @@ from unittest.mock import patch
 from uuid import uuid4
 
 from harness import Goal, Reading, Report, Table, fresh_process, main, neighbours, per_cent
-from known import WARM_CALLS, Noop, take
+from known import WARM_CALLS, Clocked, Noop, take
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.cors import CORSMiddleware
@@ -201,28 +201,6 @@ LAYERS: dict[str, Callable[[Any], Any]] = {
     "RequestId": RequestId,
     "Work": Work,
 }
-
-
-class Clocked(Noop):
-    """Read the clock at each call and message that passes. `inside_ns` is the time inside this layer.
-
-    What the app inside sends is not inside. The layers of this bench receive nothing.
-    """
-
-    inside_ns = 0
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        sending_ns = 0
-
-        async def clocked(message: Any) -> None:
-            nonlocal sending_ns
-            begin = time.perf_counter_ns()
-            await send(message)
-            sending_ns += time.perf_counter_ns() - begin
-
-        begin = time.perf_counter_ns()
-        await self.app(scope, receive, clocked)
-        self.inside_ns = time.perf_counter_ns() - begin - sending_ns
 
 
 class Stack:
