@@ -46,7 +46,7 @@ PACKAGES = (
     "pyinstrument",
 )
 # Files that the scripts write, which are ignored when `revision` looks for changes.
-WRITTEN = (":!bench/results", ":!docs/evidence.md")
+PACKAGE, CODE = "pytest_mwbudget", ("pytest_mwbudget", "bench", ":!bench/results")
 
 
 @dataclass(frozen=True)
@@ -120,9 +120,13 @@ def machine() -> dict[str, str]:
 
 
 def revision(folder: Path = ROOT) -> str:
-    """Return the git revision, with `+changes` if the code has uncommitted changes; empty without git."""
+    """Return the git revision at which the package was last changed; empty without git.
+
+    With `+changes` if the package or the scripts have uncommitted changes. What else is committed, such as the results of
+    another script, changes no figure.
+    """
     git = ["git", "--no-optional-locks", "-C", str(folder)]
-    asked = (("rev-parse", "--short", "HEAD"), ("status", "--porcelain", "--", ".", *WRITTEN))
+    asked = (("log", "-1", "--format=%h", "--", PACKAGE), ("status", "--porcelain", "--", *CODE))
     try:
         head, changes = (
             subprocess.run([*git, *command], check=True, capture_output=True, text=True).stdout.strip()

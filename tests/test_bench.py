@@ -226,8 +226,9 @@ def test_the_revision_is_that_of_the_code_with_its_changes(
         done = subprocess.run(["git", *known, *command], cwd=tmp_path, check=True, capture_output=True, text=True)
         return done.stdout.strip()
 
-    code, results, page = tmp_path / "code.py", tmp_path / "bench" / "results" / "a.json", tmp_path / "docs/evidence.md"
-    for path in (code, results, page):
+    code, script = tmp_path / "pytest_mwbudget" / "code.py", tmp_path / "bench" / "script.py"
+    results, page = tmp_path / "bench" / "results" / "a.json", tmp_path / "docs" / "evidence.md"
+    for path in (code, script, results, page):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("first", encoding="utf-8")
     git("init")
@@ -239,8 +240,14 @@ def test_the_revision_is_that_of_the_code_with_its_changes(
     results.write_text("second", encoding="utf-8")
     page.write_text("second", encoding="utf-8")
     assert harness.revision(tmp_path) == head
+    script.write_text("second", encoding="utf-8")
+    assert harness.revision(tmp_path) == f"{head}+changes"
+    git("commit", "--all", "--message", "second")
+    assert harness.revision(tmp_path) == head
     code.write_text("second", encoding="utf-8")
     assert harness.revision(tmp_path) == f"{head}+changes"
+    git("commit", "--all", "--message", "third")
+    assert harness.revision(tmp_path) == git("rev-parse", "--short", "HEAD")
 
 
 def test_without_git_there_is_no_revision(harness: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
