@@ -45,7 +45,7 @@ PACKAGES = (
     "opentelemetry-instrumentation-asgi",
     "pyinstrument",
 )
-# Files that the scripts write, which are ignored when `revision` looks for changes.
+# What figures depend on: the package, and the scripts without their results.
 PACKAGE, CODE = "pytest_mwbudget", ("pytest_mwbudget", "bench", ":!bench/results")
 
 
@@ -122,8 +122,8 @@ def machine() -> dict[str, str]:
 def revision(folder: Path = ROOT) -> str:
     """Return the git revision at which the package was last changed; empty without git.
 
-    With `+changes` if the package or the scripts have uncommitted changes. What else is committed, such as the results of
-    another script, changes no figure.
+    With `+changes` if the package or the scripts have uncommitted changes. What else is committed, such as the results
+    of another script, changes no figure.
     """
     git = ["git", "--no-optional-locks", "-C", str(folder)]
     asked = (("log", "-1", "--format=%h", "--", PACKAGE), ("status", "--porcelain", "--", *CODE))

@@ -64,7 +64,21 @@ def test_a_line_says_how_often_each_figure_has_grown(growth: ModuleType) -> None
     ],
 )
 def test_what_misses_a_goal(growth: ModuleType, found: dict[str, Any], met: list[bool]) -> None:
-    assert [goal.met for goal in growth.report([found]).goals] == met
+    assert [goal.met for goal in growth.report([found]).goals[:3]] == met
+
+
+@pytest.mark.parametrize(("growing", "bounded", "met"), [(9, 0, True), (8, 0, False), (10, 1, False)])
+def test_what_grows_within_a_run_is_named_and_nothing_else(
+    growth: ModuleType, growing: int, bounded: int, met: bool
+) -> None:
+    trends = [{"Growing": number < growing, "Bounded": number < bounded} for number in range(10)]
+    report = growth.report([reading(), *({"condition": "as it is", "trends": trend} for trend in trends)])
+    assert report.goals[-1].met is met
+    assert report.tables[1].rows == [("as it is", "10", str(growing), str(bounded))]
+
+
+def test_a_process_names_what_grows(growth: ModuleType) -> None:
+    assert growth.worker() == {"Growing": True, "Bounded": False}
 
 
 @needs("bytecodes")
