@@ -14,15 +14,18 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
+import re
 import subprocess
 import sys
 import traceback
+import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
 import stored
-from harness import Report, file_to_write
+from harness import Goal, Report, file_to_write
 
 HERE = Path(__file__).parent
 SCRIPTS = (
@@ -45,30 +48,16 @@ SCRIPTS = (
 INTRODUCTION = """# Evidence
 
 This page shows what the claims of this project rest on, and where the project falls short of its goals. Each part is
-one script in `bench/`: first its method, then its results as it printed them. A timing is a ratio or a difference
-from one run on one machine; other machines give other figures. `python bench/evidence.py` runs all scripts and writes
-this page. [Design](design.md#words) defines the terms. *Ours* means pytest-mwbudget.
+one script in `bench/`: first its method, then its results as it printed them, with the machine, the day and the
+revision of the package. A timing is a ratio or a difference from one run on one machine; other machines give other
+figures. `python bench/evidence.py` runs all scripts and writes this page. [Design](design.md#words) defines the terms.
+*Ours* means pytest-mwbudget.
 
-The results of November 2026 were measured with timing probes in C, which have since been removed
-([decision 0001](decisions/0001-timing-probes-in-python-only.md)). Two parts show the probes in Python: the accuracy
-figures, which were measured in the same run, and the verdicts, which were measured under coverage's tracer in three
-threads (`python bench/verdicts.py --traced 2 --runs 90`). Without coverage, in 36 runs, none of 573 kept budgets
-failed, and 84.9 % of the verdicts were right.
+"""
+HEAD = """The first goal of each part:
 
-Only the results of `bench/wild.py`, of two runs, are of the method of
-[decision 0038](decisions/0038-log-every-step.md), by which every row is measured in place. All others were taken
-before, when layers that spawn tasks were measured by leaving them out.
-
-The results of `bench/server.py` are of bursts twice as long as the script makes now: 0.3 s of wrk and 0.2 s of ab.
-
-The results of `bench/load.py` were taken part by part, the published cases with loads of 6 s. Two of three processes of
-the settings on asyncio had bursts twice as long. The machine was noisy then, so most of these settings are not known
-well enough.
-
-The results of `mwbudget versus` are of runs that were ended after 60 s on the machine as it is, and after 90 or 120 s
-beside two busy processes. Ten more runs were made beside these processes and four test suites, at a load of 10 to 12 on
-two cores; the script does not make this condition. The results of single runs (`bench/growth.py`) were measured with an
-app of its own for each change.
+| goal | found | | goals reached in this part |
+|---|---|---|---|
 """
 
 
@@ -85,14 +74,31 @@ def about(name: str) -> str:
     return f"## {title.rstrip('.')}\n\n{method_of(method)}"
 
 
-def found(name: str, path: Path) -> str:
-    """Write the results of a script."""
+def found(name: str, path: Path) -> tuple[str, Report]:
+    """Write the results of a script; also return its report, which is empty without results."""
     if not path.exists():
-        return f"**Not run: there are no results. `python bench/evidence.py --only {name}` runs it.**"
+        return f"**Not run: there are no results. `python bench/evidence.py --only {name}` runs it.**", Report([])
     result = stored.loads(path.read_text(encoding="utf-8"))
     warning = "**A quick run: it shows that the script works; its figures mean nothing.**" if result["quick"] else ""
     report = importlib.import_module(name).report(result["readings"])
-    return "\n\n".join(filter(None, [warning, body(report), taken(result)]))
+    return "\n\n".join(filter(None, [warning, body(report), taken(result)])), report
+
+
+def line(name: str, goals: Sequence[Goal]) -> str:
+    """Write the line of a script in the table at the top: its first goal, without details."""
+    goal = goals[0]
+    finding = goal.found.partition("; ")[0].partition(" (")[0]
+    word = "reached" if goal.met else "**not reached**"
+    return (
+        f"| [{goal.goal}](#{anchor(name)}) | {finding} | {word} | {sum(each.met for each in goals)} of {len(goals)} |"
+    )
+
+
+def anchor(name: str) -> str:
+    """Return the anchor of a script's part, as Python-Markdown makes it from the title."""
+    title = unicodedata.normalize("NFKD", about(name).partition("\n")[0].removeprefix("## "))
+    plain = re.sub(r"[^\w\s-]", "", title.encode("ascii", "ignore").decode()).strip().lower()
+    return re.sub(r"[-\s]+", "-", plain)
 
 
 def taken(result: dict[str, Any]) -> str:
@@ -121,10 +127,12 @@ def body(report: Report) -> str:
 
 def page(results: Path) -> tuple[str, list[str]]:
     """Return the text of the page, and the names of the scripts whose results cannot be shown."""
-    parts, failed = [INTRODUCTION], []
+    parts, lines, failed = [], [], []
     for name in SCRIPTS:
+        goals: Sequence[Goal] = ()
         try:
-            result = found(name, results / f"{name}.json")
+            result, report = found(name, results / f"{name}.json")
+            goals = report.goals
         except Exception as error:  # the results of other scripts can still be shown
             traceback.print_exc()
             failed.append(name)
@@ -132,8 +140,11 @@ def page(results: Path) -> tuple[str, list[str]]:
                 f"**Its results cannot be shown: {type(error).__name__}: {error}. When packages are missing:"
                 " `pip install -e . --group bench`; then `python bench/evidence.py --stored`.**"
             )
+        if goals:
+            lines.append(line(name, goals))
         parts.append(f"{about(name)}\n\n{result}\n")
-    return "\n".join(parts), failed
+    summary = HEAD + "\n".join(lines) + "\n\n" if lines else ""
+    return INTRODUCTION + summary + "\n".join(parts), failed
 
 
 def parsed() -> argparse.Namespace:

@@ -45,7 +45,9 @@ from pytest_mwbudget.model.quantities import COUNTED
 from pytest_mwbudget.storage.codec import measured_run
 from pytest_mwbudget.timing.looks import Environment
 
-RUNS = 20
+RUNS = 10
+# Runs that look for growth, for each pair of runs.
+TRENDS = 2
 # The change with which the layer suspends.
 SUSPENDING = "one task"
 # Work of another length executes other code, so counts of it have to differ.
@@ -94,7 +96,7 @@ def measure(quick: bool, runs: int = RUNS) -> list[Reading]:
                     for app in names:
                         pair = [one_run(app, version, rounds) for version in (0, 1)]
                         readings += compared(*pair, app, condition)
-                    readings.append({"condition": condition, "trends": fresh_process(__file__)})
+                    readings += [{"condition": condition, "trends": fresh_process(__file__)} for _ in range(TRENDS)]
     return readings
 
 

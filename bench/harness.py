@@ -72,14 +72,16 @@ class Table:
 
 @dataclass(frozen=True)
 class Goal:
-    """A goal of a script, the finding, and whether the goal was reached."""
+    """A goal of a script, the finding, whether the goal was reached, and why not if it was not."""
 
     goal: str
     found: str
     met: bool
+    why_not: str = ""
 
     def __str__(self) -> str:
-        return f"{'reached' if self.met else 'NOT reached'}: {self.goal}. Found: {self.found}."
+        text = f"{'reached' if self.met else 'NOT reached'}: {self.goal}. Found: {self.found}."
+        return text if self.met or not self.why_not else f"{text} {self.why_not}"
 
 
 @dataclass(frozen=True)

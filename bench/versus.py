@@ -45,7 +45,7 @@ from pytest_mwbudget.versus.comparing import TIME_S, Comparing
 from pytest_mwbudget.versus.order import Statement
 from pytest_mwbudget.versus.sides import Ran, Side, run
 
-RUNS, PROCESSES, SECONDS, DRAWN = 20, 400, 120, 200
+RUNS, PROCESSES, SECONDS, DRAWN = 6, 400, 120, 200
 WORK_US = 100.0
 LIMIT = "us:1%"
 
