@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command_line = _parsed(arguments)
     status = 0
     try:
-        if command_line.command in ("measure", "load", "compare", "versus"):
+        if command_line.command in ("measure", "load", "compare", "versus", "doctor"):
             status = import_module(f".commands.{command_line.command}", __package__).main(vars(command_line))
         elif command_line.command == "budgets":
             from .commands import budgets
@@ -101,6 +101,8 @@ def _parser() -> argparse.ArgumentParser:
     render.add_argument("--history", metavar="PATH", help=history)
     _add_compare(commands.add_parser("compare", help="say what changed between stored results"))
     _add_budgets(commands.add_parser("budgets", help="work with files of recorded limits"))
+    doctor = commands.add_parser("doctor", help="say what can be measured in this environment, and what to do")
+    doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
     return parser
 
 

@@ -41,7 +41,7 @@ def this_run(results: Iterable[Result], folder: Path | None = None) -> Run:
         implementation=platform.python_implementation(),
         platform=platform.platform(),
         loop=", ".join(loops) or "asyncio",
-        packages={name: version for name in PACKAGES if (version := _version(name)) is not None},
+        packages={name: version for name in PACKAGES if (version := version_of(name)) is not None},
         commit=commit_of(folder) if folder else None,
         processor=processor(),
         hash_seed=_hash_seed(),
@@ -49,7 +49,8 @@ def this_run(results: Iterable[Result], folder: Path | None = None) -> Run:
 
 
 @cache
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """Return the installed version of a package, None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -7,7 +7,6 @@ import platform
 import shlex
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -36,6 +35,7 @@ from ...model.stack import ENDPOINT, OUTSIDE, TOTAL
 from ...storage.codec import measured_run
 from ...timing.host_speed import processor
 from ..configuration import LIMITS, configured, enforced
+from ..provenance import version_of
 from .kept_objects import KeptObjects, kept_objects, new_objects, place_of
 from .recount import SEEDS, Recount, RecountError, recount, recounted
 
@@ -304,16 +304,9 @@ def installed(result: Result) -> dict[str, str]:
     """Return the versions of the distributions that layers of the stack come from."""
     versions: dict[str, str] = {}
     for name in {report.layer.origin.distribution for report in result.layers if report.layer.origin}:
-        if name is not None and (version := _version(name)) is not None:
+        if name is not None and (version := version_of(name)) is not None:
             versions[name] = version
     return dict(sorted(versions.items()))
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 # ---- what was collected -------------------------------------------------------------------------------------------
