@@ -164,8 +164,22 @@ def test_a_test_without_marker_or_fixture_is_left_alone_and_so_is_the_summary_of
     shop.makepyfile("def test_it():\n    pass\n")
     result = run(shop, "--mw-budget")
     result.assert_outcomes(passed=1)
-    result.stdout.no_fnmatch_line("*mw-budget*")
+    assert [line for line in result.outlines if "mw-budget" in line and not line.startswith("mw-budget: ")] == []
     assert not (shop.path / "summary.md").exists()
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_the_header_says_what_is_counted_and_how_to_count_more(
+    shop: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, built: bool
+) -> None:
+    why_not = {} if built else {"allocations": "the C extension was not built", "bytes": "the same"}
+    monkeypatch.setattr("pytest_mwbudget.counting.backend.counting_backend", lambda: Backend(PythonCore(), why_not))
+    shop.makepyfile("def test_it():\n    pass\n")
+    result = run(shop, "--mw-budget", "-v")
+    counts = "objects, allocations, bytes, retained" if built else "objects, retained"
+    result.stdout.fnmatch_lines([f"mw-budget: *, *Python 3*, counts {counts}, *"])
+    missing = "mw-budget: no objects and no memory are counted: the C extension was not built (mwbudget doctor)"
+    assert (missing in result.outlines) is not built
 
 
 # ---- verdicts ---------------------------------------------------------------------------------------------------

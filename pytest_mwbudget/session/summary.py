@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ..errors import MwBudgetError, SettingError, report_of, tagged
+from ..model.quantities import COUNTED
 from .artifacts import HISTORY, JSON, RENDERED, SAVE, Output, check_distinct
 from .configuration import LIMITS, enforced, plugin_folder, surveying
-from .provenance import this_run
+from .provenance import this_run, version_of
 
 if TYPE_CHECKING:
     from ..comparison.history import HistoryRun
@@ -114,6 +116,18 @@ class Summary:
         self.remarks: list[str] = []
         # All that was measured, known after the tests.
         self.run: MeasuredRun
+
+    def pytest_report_header(self) -> list[str]:
+        """Say what is counted here, and how to count the rest if the C extension was not built."""
+        from ..counting.backend import counting_backend
+
+        why_not = counting_backend().why_not
+        counts = ", ".join(name for name in COUNTED if name not in why_not)
+        interpreter = f"{platform.python_implementation()} {platform.python_version()}"
+        lines = [f"mw-budget: {version_of('pytest-mwbudget')}, {interpreter}, counts {counts}"]
+        if "allocations" in why_not:
+            lines.append(f"mw-budget: no objects and no memory are counted: {why_not['allocations']} (mwbudget doctor)")
+        return lines
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take the results of a report, also of one from another process."""
