@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .model.trend import Trend
     from .session.requests.client import MwBudget
 
+__version__ = "0.1.0"
+
 __all__ = [
     "BudgetWarning",
     "Count",

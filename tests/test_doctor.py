@@ -14,6 +14,7 @@ from pytest_mwbudget.__main__ import main
 from pytest_mwbudget.commands import doctor
 from pytest_mwbudget.counting.backend import Backend
 from pytest_mwbudget.counting.python_core import PythonCore
+from pytest_mwbudget.interpreter import internals
 
 
 def ticking(steps_ns: list[int]) -> Callable[[], int]:
@@ -166,3 +167,19 @@ def test_the_supported_versions_are_those_of_the_metadata() -> None:
     ]
     assert (said[0], said[-1]) == tuple(f"{major}.{minor}" for major, minor in doctor.SUPPORTED)
     assert sys.version_info[:2] >= doctor.SUPPORTED[0]
+
+
+def test_an_extension_that_was_not_built_is_no_fault_of_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> Any:
+        raise ImportError("cannot import name '_core'")
+
+    for module in ("backend", "events"):
+        monkeypatch.setattr(f"pytest_mwbudget.counting.{module}.c_core", missing)
+    for check in internals.SELF_CHECKS:
+        check.cache_clear()
+    assert doctor.python().state == "fine"
+    counted, first, *_ = doctor.counted()
+    assert counted.text == "tasks, threads"
+    assert first.remedy == doctor.BUILD
+    for check in internals.SELF_CHECKS:
+        check.cache_clear()

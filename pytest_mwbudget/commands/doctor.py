@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from ..counting.backend import counting_backend
+from ..counting.backend import counting_backend, why_no_counting
+from ..counting.events import why_no_events
 from ..interpreter.internals import SELF_CHECKS, thread_tools, why_no_code_patching
 from ..load.processor import siblings
 from ..model.quantities import COUNTED, EXECUTED
@@ -107,7 +108,9 @@ def python() -> Finding:
         return Finding("Python", "lost", f"{text}: only CPython is supported", between)
     if (why := why_no_code_patching()) is not None:
         return Finding("Python", "lost", why, between)
-    if wrong := [why for check in SELF_CHECKS if (why := check()) is not None]:
+    # Those of the core in C are among the reasons why something is not counted.
+    checks = [check for check in SELF_CHECKS if check not in (why_no_counting, why_no_events)]
+    if wrong := [why for check in checks if (why := check()) is not None]:
         return Finding("Python", "limited", "; ".join(wrong), between)
     if not SUPPORTED[0] <= sys.version_info[:2] <= SUPPORTED[1]:
         return Finding("Python", "limited", f"{text}: this version is not tested", between)
