@@ -11,7 +11,6 @@ from glob import glob
 from setuptools import Extension, setup
 
 
-
 def is_set(variable: str) -> bool:
     """Return whether a variable of the environment is set, and not to 0."""
     return os.environ.get(variable, "") not in ("", "0")
