@@ -262,7 +262,8 @@ def bias_goal(readings: list[Reading]) -> Goal:
         return Goal(BIAS, "nothing that counts", met=False)
     worst = max(cells.values(), key=lambda own: abs(median(map(error_us, own))) / (0.1 + 0.01 * own[0]["truth_us"]))
     finding = f"{sum(near)} of {len(near)} layers in stacks; the worst is {median(map(error_us, worst)):+.2f} µs"
-    return Goal(BIAS, f"{finding} ({describe(worst[0])})", all(near))
+    why_not = "What a layer takes depends on what stands around it, by 0.1 to 0.3 µs: probes leave caches colder."
+    return Goal(BIAS, f"{finding} ({describe(worst[0])})", all(near), why_not)
 
 
 def shares_added(readings: list[Reading]) -> dict[str, list[float]]:
@@ -341,6 +342,7 @@ def noop_goal(readings: list[Reading]) -> Goal:
         "a no-op is told from nothing in under a second",
         f"{above_zero} of {len(noops)} in stacks of 3 and 10, whole measurements of {seconds:.1f} s",
         bool(noops) and above_zero == len(noops) and seconds < 1,
+        "It takes 0.2 to 0.3 µs, and the known error of the method alone is 0.1 µs.",
     )
 
 

@@ -228,6 +228,7 @@ def report(every: list[Reading]) -> Report:
             "|median error| <= 0.2 µs + 2 % for every kind of layer",
             f"{len(close)} of {len(KINDS)} kinds",
             len(close) == len(KINDS),
+            "Savings are differences of whole requests, which vary by more than the goal from process to process.",
         ),
         Goal(
             "an interval holds the truth at least as often as it says, 99 %",

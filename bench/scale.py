@@ -296,6 +296,7 @@ def depth_goals(rows: dict[Any, list[Reading]]) -> list[Goal]:
             f"{ratios['verdict_s']:.1f} times until the verdicts are known, {ratios['table_s']:.1f} until the table is"
             f" precise",
             max(ratios.values()) <= DEPTH_GOAL,
+            "A request through 100 layers and their probes takes many times as long, and every row needs its readings.",
         )
     ]
 
