@@ -295,7 +295,7 @@ def sums_goal(readings: list[Reading]) -> Goal:
     every = [share for own in shares.values() for share in own]
     medians = ", ".join(f"{100 * median(own):+.1f} % in {stack}" for stack, own in shares.items())
     return Goal(
-        f"the rows of stacks of 10 to 100 layers add up to the total within {100 * SUM_SHARE:g} %",
+        f"rows add up to the total within {100 * SUM_SHARE:g} %, in the median of each stack of 10 to 100 layers",
         f"{sum_near(every)} of {len(every)} measurements; medians: {medians or 'none'}",
         bool(every) and all(abs(median(own)) <= SUM_SHARE for own in shares.values()),
     )

@@ -89,9 +89,8 @@ def line(name: str, goals: Sequence[Goal]) -> str:
     goal = goals[0]
     finding = goal.found.partition("; ")[0].partition(" (")[0]
     word = "reached" if goal.met else "**not reached**"
-    return (
-        f"| [{goal.goal}](#{anchor(name)}) | {finding} | {word} | {sum(each.met for each in goals)} of {len(goals)} |"
-    )
+    cells = (f"[{goal.goal}](#{anchor(name)})", finding, word, f"{sum(each.met for each in goals)} of {len(goals)}")
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def anchor(name: str) -> str:

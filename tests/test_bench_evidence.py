@@ -26,7 +26,7 @@ import sys, stored
 from harness import Goal, Report, Table
 
 def report(readings):
-    goals = [Goal("all of it", "each (of 1); and more", True), Goal("none", "1", False, "It is there.")]
+    goals = [Goal("all |of| it", "each (of 1); and more", True), Goal("none", "1", False, "It is there.")]
     return Report([Table("", ["of"], [[str(one["of"])] for one in readings])], goals)
 
 if __name__ == "__main__":
@@ -103,7 +103,9 @@ def test_the_page_has_what_is_stored(evidence: ModuleType, scripts: Path) -> Non
     assert not hidden
     assert "## A script that ends well\n\n```sh\npython bench/fine_script.py\n```\n\nHow it does.\n\n" in text
     assert "```text\nof\nall\n```\n\npython 3; 27 minutes; 2026-11-22, revision abc1234.\n" in text
-    assert "- reached: all of it. Found: each (of 1); and more.\n- NOT reached: none. Found: 1. It is there.\n" in text
+    assert (
+        "- reached: all |of| it. Found: each (of 1); and more.\n- NOT reached: none. Found: 1. It is there.\n" in text
+    )
     assert "quick run" not in text
 
 
@@ -111,7 +113,7 @@ def test_the_page_opens_with_the_first_goal_of_each_part(evidence: ModuleType, s
     assert "|---|" not in evidence.page(scripts)[0]
     store(scripts, "fine_script")
     text, _ = evidence.page(scripts)
-    assert "|---|---|---|---|\n| [all of it](#a-script-that-ends-well) | each | reached | 1 of 2 |\n\n## " in text
+    assert "|---|---|---|---|\n| [all \\|of\\| it](#a-script-that-ends-well) | each | reached | 1 of 2 |\n\n## " in text
 
 
 @pytest.mark.parametrize(

@@ -53,15 +53,24 @@ def test_the_same_findings_as_json(capsys: pytest.CaptureFixture[str], monkeypat
 
 
 def test_what_is_not_counted_has_its_reason_and_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    why_not = {"objects": "too old", "retained": "too old", "bytecodes": "no events", "tasks": "not built"}
+    not_built = "the C extension was not built: install with a C compiler"
+    why_not = {
+        "objects": "too old",
+        "retained": "too old",
+        "bytecodes": "no events",
+        "tasks": not_built,
+        "bytes": "GIL",
+    }
     monkeypatch.setattr(doctor, "counting_backend", lambda: Backend(PythonCore(), why_not))
+    monkeypatch.setattr(doctor, "EXECUTED_FROM", (sys.version_info[0], sys.version_info[1] + 1))
     counted, *others = doctor.counted()
     assert "bytecodes" not in counted.text.split(", ")
     assert "threads" in counted.text.split(", ")
     assert [(each.text, each.remedy) for each in others] == [
         ("objects, retained: too old", "use Python 3.13 or newer"),
         ("bytecodes: no events", "use Python 3.12 or newer"),
-        ("tasks: not built", doctor.BUILD),
+        (f"tasks: {not_built}", doctor.BUILD),
+        ("bytes: GIL", "use CPython with the GIL, in a version that is tested"),
     ]
     assert {each.state for each in others} == {"limited"}
 

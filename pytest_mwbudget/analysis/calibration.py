@@ -7,6 +7,7 @@ layers that wrap `send` show the extra cost of handing a message from a probe to
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -21,6 +22,8 @@ from .samples import BlankLayers, Null, Split
 OWN_NULLS = 32
 # With fewer readings, its typical value does as well.
 FEWEST_NULLS = 4
+# The sums of probes that are drawn to tell what probes take together.
+DRAWN = 200
 # With fewer readings, both sides of a probe cost the same.
 FEWEST_DIVIDED = 12
 
@@ -45,6 +48,7 @@ class ProbeCosts:
     ) -> None:
         nulls = _Nulls(taken, steady, entries, alpha) if steady.null else None
         self.readings = _readings(nulls, probed)
+        self._scatter_ns = _scatter_ns(nulls) if nulls else []
         self._passing = _passing(steady, entries)
         self._nulls = _null_estimates(self.readings, alpha)
         self._leaning = _leaning_us(steady, entries)
@@ -69,6 +73,16 @@ class ProbeCosts:
         """Return the share of a probe's cost that passing messages cause; the rest is for entering and leaving."""
         readings, passing = self.readings.get(index), self._passing.get(index)
         return min(1.0, median(passing) / median(readings)) if readings and passing and median(readings) > 0 else 0.0
+
+    def together(self, number: int) -> tuple[Microseconds, Microseconds]:
+        """Return the least and the most by which the median of so many probes exceeds the sum of their medians.
+
+        Some probes of a request are slow, each time others. At a busy moment all are, which exceeds no median: it is in
+        what null layers take, and hardly in what they take at the typical pace.
+        """
+        paced = [ns - median(own) for own in self.readings.values() if len(own) >= FEWEST_NULLS for ns in own]
+        bounds = [_median_of_sums(scatter_ns, number) * US_PER_NS for scatter_ns in (paced, self._scatter_ns)]
+        return max(0.0, min(bounds)), max(0.0, *bounds)
 
     @property
     def typical_us(self) -> Microseconds:
@@ -237,6 +251,24 @@ def _readings(nulls: _Nulls | None, probed: Sequence[EntryIndex]) -> dict[EntryI
             blanks_ns = null.blanks.count * nulls.blank(null).estimate / US_PER_NS
             readings[null.index].append(ns / nulls.times(null) - blanks_ns)
     return readings
+
+
+def _scatter_ns(nulls: _Nulls) -> list[float]:
+    """Return by how much the probe of each request differs from a typical one at its boundary."""
+    by_entry: dict[EntryIndex, list[float]] = {}
+    for null, ns in zip(nulls.steady.null, nulls.steady.null_ns, strict=True):
+        if not null.blanks.wrapping:
+            blanks_ns = null.blanks.count * nulls.blank(null).estimate / US_PER_NS
+            by_entry.setdefault(null.index, []).append(ns / nulls.times(null) - blanks_ns)
+    return [ns - median(own) for own in by_entry.values() if len(own) >= FEWEST_NULLS for ns in own]
+
+
+def _median_of_sums(values: Sequence[float], number: int) -> float:
+    """Return the median of sums of so many of the values, drawn at random."""
+    if number < 2 or len(values) < OWN_NULLS:
+        return 0.0
+    rng = random.Random(0)
+    return median(sum(rng.choices(values, k=number)) for _ in range(DRAWN))
 
 
 def _passing(steady: Split, entries: Sequence[Boundary]) -> dict[EntryIndex, list[float]]:

@@ -18,8 +18,10 @@ from ..model.messages import Messages
 from ..model.results import Frame
 from ..model.stack import (
     HARNESS,
+    NULL,
     OTHERS,
     OUTERMOST,
+    UNOWNED,
     Boundary,
     EntryIndex,
     Owner,
@@ -48,6 +50,8 @@ COLD_US, COLD_SHARE = 0.3, 0.0003
 ENOUGH_REQUESTS = 40
 # By what share of their cost null layers may misjudge all probes of a stack: one standard deviation.
 SCALE_SHARE = 0.05
+# How much longer the server and the endpoint may take for a message because probes leave caches cold.
+COLD_MESSAGE_US = 0.1
 # An interval that misses with this chance reaches two standard errors to each side.
 TWO_ERRORS_ALPHA = 0.05
 # To log a step costs at most this many times what a probe does in a whole request.
@@ -56,8 +60,6 @@ MOST_OF_A_STEP = 2
 FIGURES_BY_MESSAGE = 3
 
 
-# The owners of each row, with the cost of the probes in their time.
-Rows: TypeAlias = Sequence[tuple[Sequence[Owner], Estimate]]
 # What a time is known by: the entry of a layer or of the endpoint, or the name of another row that is no layer.
 Key: TypeAlias = EntryIndex | Frame
 
@@ -194,12 +196,11 @@ def estimate(
     rows = [i for i in probed if entries[i].part_of is None and not (outside and i == OUTERMOST)]
     owners = {index: [owner_of(part) for part in wall.parts_of(index)] for index in rows}
     probes = {index: wall.probes_of(index) for index in rows}
-    outer_probes = sum(probes_around, ZERO)
-    step, every = ZERO, [(around, outer_probes), *((owners[index], probes[index]) for index in rows)]
+    step, every_probe = ZERO, independent_sum(*probes.values(), *probes_around)
     if mixed or whole_steady.values:
-        step = wall.step(None if mixed else whole, every)
+        step = wall.step(None if mixed else whole, every_probe)
     if whole_steady.values and not mixed and not any(entries[index].elsewhere for index in probed):
-        wall.scale = wall.scaled(interval(whole_steady.values, TWO_ERRORS_ALPHA), every)
+        wall.scale = wall.scaled(interval(whole_steady.values, TWO_ERRORS_ALPHA), every_probe)
         if cpu is not None:
             cpu.scale = wall.scale
     own_ns = {index: wall.own_ns(owners[index], probes[index]) for index in rows}
@@ -218,6 +219,7 @@ def estimate(
         i: (SHARED_SHARE - SUSPENDING_SHARE) * abs(us.estimate) for i, us in split.items() if i in tasks
     }
     least_us = method_us(0.0, whole.estimate)
+    outer_probes = sum(probes_around, ZERO)
     if wall.grow(wall.own_ns(around, outer_probes)):
         growing.add("outside")
     outer = wall.row(around, outer_probes, step, grows="outside" in growing)
@@ -397,11 +399,11 @@ class Legs:
         """Return how often these owners were typically resumed after a suspension."""
         return self.split.resumptions(owners) if self.split.spent else 0
 
-    def step(self, whole: Estimate | None, rows: Rows) -> Estimate:
-        """Return what it costs to log a step of the event loop: the time that the rows add up to above `whole`.
+    def step(self, whole: Estimate | None, probes: Estimate) -> Estimate:
+        """Return what it costs to log a step of the event loop: the time that a request takes longer than `whole`.
 
-        Probes after a step find colder caches than their null layers, so this cost includes theirs. Without `whole` it
-        is known only roughly.
+        `probes` is the cost of all probes. Probes after a step find colder caches than their null layers, so this cost
+        includes theirs. Without `whole` it is known only roughly.
         """
         resumed = self.resumed(self.owners)
         if not resumed:
@@ -409,52 +411,51 @@ class Legs:
         most_us = MOST_OF_A_STEP * self.probes.typical_us
         if whole is None:
             return Estimate(most_us / 2, 0.0, most_us)
-        return (self._added(whole, rows, self.alpha) / resumed).clipped(0.0, most_us)
+        return (self._added(whole, probes, self.alpha) / resumed).clipped(0.0, most_us)
 
-    def scaled(self, whole: Estimate, rows: Rows) -> float:
+    def scaled(self, whole: Estimate, probes: Estimate) -> float:
         """Return what all probes cost in the app, relative to what their null layers take.
 
-        The rows must add up to `whole`, which gives a second estimate of the cost of all probes (docs/decisions/0005).
-        The two are weighted by the inverse of their variances. `whole` reaches two standard errors to each side. If the
-        request suspends, logging the steps costs time too, and the two costs cannot be told apart.
+        A request with probes, less these, must take as long as `whole`, which gives a second estimate of the cost of
+        all probes (docs/decisions/0005). The two are weighted by the inverse of their variances. `whole` reaches two
+        standard errors to each side. If the request suspends, logging the steps costs time too, and the two costs
+        cannot be told apart.
         """
-        every_us = sum(self._probes(owners, probes).estimate for owners, probes in rows)
+        every_us = self._probes(self.logged, probes).estimate if self.logged else 0.0
         if every_us <= 0 or self.resumed(self.owners):
             return 1.0
-        added = self._added(whole, rows, TWO_ERRORS_ALPHA)
+        added = self._added(whole, probes, TWO_ERRORS_ALPHA)
+        least, most = self.probes.together(sum(len(self.entries[index].parents) for index in self.probes.readings))
+        # As little as is certain: what probes take together is known between two bounds, and the server and the
+        # endpoint hand messages over with colder caches.
+        most += COLD_MESSAGE_US * self.handovers.get(HARNESS, 0.0)
+        amiss_us = max(added.estimate - most, min(0.0, added.estimate - least))
         null_error_us = SCALE_SHARE * every_us
         sum_error_us = method_us(whole.estimate, whole.estimate) + added.half_width / 2
         weight = null_error_us**2 / (null_error_us**2 + sum_error_us**2)
-        most = 3 * SCALE_SHARE
-        return 1 + weight * max(-most, min(added.estimate / every_us, most))
+        limit = 3 * SCALE_SHARE
+        return 1 + weight * max(-limit, min(amiss_us / every_us, limit))
 
     @property
     def owners(self) -> list[Owner]:
         """All owners of time; none without requests."""
         return [Owner(owner) for owner in range(len(self.split.spent[0].ns))] if self.split.spent else []
 
-    def _added(self, whole: Estimate, rows: Rows, alpha: float) -> Estimate:
-        """Return by how much the rows add up to more than `whole`.
-
-        The sum of the rows' medians, which is less than the median of all rows together, because some rows of a request
-        are slow, each time others. The interval is that of all rows together.
-        """
-        every = [*rows, ([self.other_work], ZERO)]
-        each_ns = [self.own_ns(owners, probes) for owners, probes in every]
-        together = interval([sum(request_ns) for request_ns in zip(*each_ns, strict=True)], alpha)
-        less_us = sum(map(median, each_ns)) * US_PER_NS - together.estimate
-        return independent_sum(together, -whole) + Estimate(less_us, less_us, less_us)
-
     @property
-    def other_work(self) -> Owner:
-        """The owner of what was not started in the request."""
-        return self.owners[OTHERS]
+    def logged(self) -> list[Owner]:
+        """The owners whose time is the request's."""
+        owners = self.owners
+        return [owner for owner in owners if owner not in (owners[NULL], owners[UNOWNED])]
+
+    def _added(self, whole: Estimate, probes: Estimate, alpha: float) -> Estimate:
+        """Return by how much a request with probes, less these, takes longer than `whole`."""
+        return independent_sum(interval(self.own_ns(self.logged, probes), alpha), -whole)
 
     def others(self, step: Estimate) -> Estimate:
         """Return the time of what was not started in the request, less the cost of logging its steps."""
         if not self.split.spent:
             return ZERO
-        owner = self.other_work
+        owner = Owner(len(self.split.spent[0].ns) + OTHERS)
         return independent_sum(
             interval([used.ns[owner] for used in self.split.spent], self.alpha), -(step * self.resumed([owner]))
         )

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from ..counting.backend import counting_backend, why_no_counting
+from ..counting.backend import NOT_BUILT, counting_backend, why_no_counting
 from ..counting.events import why_no_events
 from ..interpreter.internals import SELF_CHECKS, thread_tools, why_no_code_patching
 from ..load.processor import siblings
@@ -29,7 +29,10 @@ from .app import FAILED, PASSED
 State: TypeAlias = Literal["fine", "limited", "lost"]
 
 SUPPORTED = ((3, 11), (3, 14))
-BUILD = "install a wheel (pip install --only-binary pytest-mwbudget pytest-mwbudget), or install with a C compiler"
+# A wheel without extensions may be installed, which is preferred to building.
+BUILD = "build it, with a C compiler: pip install --force-reinstall --no-binary pytest-mwbudget pytest-mwbudget"
+# The first version in which executed code can be seen.
+EXECUTED_FROM = (3, 12)
 LOOPS = ("uvloop", "trio")
 CLIENTS = ("httpx", "httpx2", "starlette", "litestar", "quart", "async-asgi-testclient", "django")
 FRAMEWORKS = ("fastapi", "starlette", "django", "litestar", "falcon", "quart", "sanic", "blacksheep")
@@ -125,14 +128,18 @@ def counted() -> Iterator[Finding]:
     yield Finding("counted", "fine", ", ".join(name for name in COUNTED if name not in why_not))
     for why in dict.fromkeys(why_not.values()):
         names = [name for name, reason in why_not.items() if reason == why]
-        yield Finding("not counted", "limited", f"{', '.join(names)}: {why}", remedy_of(names))
+        yield Finding("not counted", "limited", f"{', '.join(names)}: {why}", remedy_of(names, why))
 
 
-def remedy_of(quantities: list[str]) -> str:
+def remedy_of(quantities: list[str], why: str) -> str:
     """Return what to do so that quantities are counted which are not."""
+    if NOT_BUILT in why:
+        return BUILD
     if set(quantities) <= {"objects", "retained"}:
         return "use Python 3.13 or newer"
-    return "use Python 3.12 or newer" if set(quantities) <= set(EXECUTED) else BUILD
+    if set(quantities) <= set(EXECUTED) and sys.version_info[:2] < EXECUTED_FROM:
+        return "use Python 3.12 or newer"
+    return "use CPython with the GIL, in a version that is tested"
 
 
 # ---- packages ----------------------------------------------------------------------------------------------------
@@ -212,6 +219,11 @@ def noise(seconds: float, clock: Callable[[], int]) -> Finding:
     if slow <= FEW_SLOW:
         return Finding("the machine now", "fine", f"{text}: times are fine")
     if slow <= MANY_SLOW:
-        return Finding("the machine now", "limited", f"{text}: verdicts on times take longer", "or gate on counts")
+        return Finding(
+            "the machine now",
+            "limited",
+            f"{text}: verdicts on times take longer",
+            "if they take too long, gate on counts",
+        )
     undecided = f"{text}: verdicts on times would often be undecided"
     return Finding("the machine now", "limited", undecided, "gate on counts, which noise does not change")

@@ -14,6 +14,8 @@ from ..model.stack import Owner
 from .events import c_core, why_no_executed
 from .python_core import PythonCore
 
+NOT_BUILT = "the C extension was not built"
+
 
 @dataclass(frozen=True, slots=True)
 class Backend:
@@ -31,7 +33,7 @@ def counting_backend() -> Backend:
         core = c_core()
     except ImportError as error:
         missing = getattr(error, "name", None) == f"{__package__}._core" or "cannot import name" in str(error)
-        return _without("the C extension was not built: install with a C compiler" if missing else str(error))
+        return _without(f"{NOT_BUILT}: install with a C compiler" if missing else str(error))
     if (why := why_no_counting()) is not None:
         return _without(why)
     why_not: dict[str, str] = {}
