@@ -14,11 +14,9 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
-import re
 import subprocess
 import sys
 import traceback
-import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import mkdtemp
@@ -84,20 +82,13 @@ def found(name: str, path: Path) -> tuple[str, Report]:
     return "\n\n".join(filter(None, [warning, body(report), taken(result)])), report
 
 
-def line(name: str, goals: Sequence[Goal]) -> str:
+def line(goals: Sequence[Goal]) -> str:
     """Write the line of a script in the table at the top: its first goal, without details."""
     goal = goals[0]
     finding = goal.found.partition("; ")[0].partition(" (")[0]
     word = "reached" if goal.met else "**not reached**"
-    cells = (f"[{goal.goal}](#{anchor(name)})", finding, word, f"{sum(each.met for each in goals)} of {len(goals)}")
+    cells = (goal.goal, finding, word, f"{sum(each.met for each in goals)} of {len(goals)}")
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-
-
-def anchor(name: str) -> str:
-    """Return the anchor of a script's part, as Python-Markdown makes it from the title."""
-    title = unicodedata.normalize("NFKD", about(name).partition("\n")[0].removeprefix("## "))
-    plain = re.sub(r"[^\w\s-]", "", title.encode("ascii", "ignore").decode()).strip().lower()
-    return re.sub(r"[-\s]+", "-", plain)
 
 
 def taken(result: dict[str, Any]) -> str:
@@ -140,7 +131,7 @@ def page(results: Path) -> tuple[str, list[str]]:
                 " `pip install -e . --group bench`; then `python bench/evidence.py --stored`.**"
             )
         if goals:
-            lines.append(line(name, goals))
+            lines.append(line(goals))
         parts.append(f"{about(name)}\n\n{result}\n")
     summary = HEAD + "\n".join(lines) + "\n\n" if lines else ""
     return INTRODUCTION + summary + "\n".join(parts), failed
