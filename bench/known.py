@@ -152,13 +152,6 @@ def own(kind: type[Noop]) -> type[Noop]:
     return type(kind.__name__, (kind,), {"__call__": copied})
 
 
-def glances(app: Any, count: int) -> Any:
-    """Wrap the app in `count` layers of `Glance`."""
-    for _ in range(count):
-        app = own(Glance)(app)
-    return app
-
-
 def start() -> dict[str, Any]:
     """Make the first message of a response: a new one each time, because layers change its headers in place."""
     return {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]}
@@ -234,19 +227,17 @@ async def cost(
     endpoint: Endpoint,
     seconds: float,
     machine: Machine,
-    outside: int = 1,
-    inside: int = 1,
 ) -> Cost:
     """Measure the cost of a layer made by `kind`, without any probe.
 
-    The layer is between `outside` and `inside` layers of `Glance`. Whole requests with the layer and without it take
+    The layer is between two layers of `Glance`. Whole requests with the layer and without it take
     turns. The endpoint's own spin is subtracted. A request counts only if the reference workload next to the request
     ran at the best known speed of the machine. The measurement takes `seconds`, or up to three times as long if the
     cost is not yet known to `KNOWN_US` and `KNOWN_SHARE`.
     """
-    layer = kind(glances(endpoint, inside))
+    layer = kind(own(Glance)(endpoint))
     warm_calls = WARM_CALLS // 10 if endpoint.median_us else WARM_CALLS
-    callers = [await caller(glances(app, outside), warm_calls) for app in (layer, glances(endpoint, inside))]
+    callers = [await caller(own(Glance)(app), warm_calls) for app in (layer, own(Glance)(endpoint))]
     taken = [Series(), Series()]
 
     async def request(call: server.Caller) -> float:

@@ -22,10 +22,10 @@ speed before and after it, and a pair only if enough of its requests count. Each
 count, until CPython has specialised the calls again. Removing a layer saves more than it takes itself, because it
 leaves cold caches to others; a table shows how much.
 
-A layer outside of a `BaseHTTPMiddleware` pays for the cold caches in its
-own row. There the true cost is too noisy to judge by, so the `BaseHTTPMiddleware` stands outermost, and this bench says
-nothing about layers outside of one. A budget is set from the true cost as known by then, and judged against the true
-cost as known in the end. If that does not give the ratio to one part in twenty-five, the verdict is left out.
+A layer outside of a `BaseHTTPMiddleware` pays for the cold caches in its own row. There the true cost is too noisy to
+judge by, so the `BaseHTTPMiddleware` stands outermost, and this bench says nothing about layers outside of one. A
+budget is set from the true cost as known by then, and judged against the true cost as known in the end. If that does
+not give the ratio to one part in twenty-five, the verdict is left out.
 
 With `--traced N` the runs have coverage's tracer in their own thread and in N waiting threads of a pool: on CPython
 3.12 and 3.13 each traced thread slows all code down. The true cost is taken without the tracer.
@@ -294,7 +294,7 @@ class Truth:
     whole: dict[str, list[tuple[Series, Series]]] = field(default_factory=lambda: {name: [] for name in LAYERS})
 
     async def take(self, seconds: float) -> None:
-        """Add pairs for this number of seconds, at least one for each layer, and every second one of the task layer."""
+        """Add pairs for this number of seconds, at least one for each layer. Every second pair is of the task layer."""
         end = time.monotonic() + seconds
         with suspended():
             while True:

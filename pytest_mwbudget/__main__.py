@@ -1,4 +1,4 @@
-"""The command `mwbudget`, also `python -m pytest_mwbudget`: measure, compare, merge limits, render, explain."""
+"""The command `mwbudget`, also `python -m pytest_mwbudget`: measure, compare, merge limits, render, explain, doctor."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class ProbeCosts:
     ) -> None:
         nulls = _Nulls(taken, steady, entries, alpha) if steady.null else None
         self.readings = _readings(nulls, probed)
-        self._scatter_ns = _scatter_ns(nulls) if nulls else []
+        self._unpaced = _probes_ns(nulls, nulls.steady.null_ns) if nulls else {}
         self._passing = _passing(steady, entries)
         self._nulls = _null_estimates(self.readings, alpha)
         self._leaning = _leaning_us(steady, entries)
@@ -75,13 +75,13 @@ class ProbeCosts:
         return min(1.0, median(passing) / median(readings)) if readings and passing and median(readings) > 0 else 0.0
 
     def together(self, number: int) -> tuple[Microseconds, Microseconds]:
-        """Return the least and the most by which the median of so many probes exceeds the sum of their medians.
+        """Return lower and upper bounds of how much the median of `number` probes exceeds the sum of their medians.
 
-        Some probes of a request are slow, each time others. At a busy moment all are, which exceeds no median: it is in
-        what null layers take, and hardly in what they take at the typical pace.
+        In each request some probes are slow, and not always the same ones. The lower bound is drawn from null layers at
+        the typical pace. The upper bound also contains busy moments, which slow all probes of a request alike.
         """
-        paced = [ns - median(own) for own in self.readings.values() if len(own) >= FEWEST_NULLS for ns in own]
-        bounds = [_median_of_sums(scatter_ns, number) * US_PER_NS for scatter_ns in (paced, self._scatter_ns)]
+        scatters = map(_scatter_ns, (self.readings, self._unpaced))
+        bounds = [_median_of_sums(scatter_ns, number) * US_PER_NS for scatter_ns in scatters]
         return max(0.0, min(bounds)), max(0.0, *bounds)
 
     @property
@@ -244,27 +244,28 @@ def interleaved(series: Iterable[Sequence[float]]) -> list[float]:
 def _readings(nulls: _Nulls | None, probed: Sequence[EntryIndex]) -> dict[EntryIndex, list[float]]:
     """Return by entry the nanoseconds of a probe in each request, at the typical pace."""
     readings: dict[EntryIndex, list[float]] = {index: [] for index in probed}
-    if nulls is None:
-        return readings
-    for null, ns in zip(nulls.steady.null, nulls.steady.nulls_at_typical_tempo(nulls.typical), strict=True):
-        if not null.blanks.wrapping:
-            blanks_ns = null.blanks.count * nulls.blank(null).estimate / US_PER_NS
-            readings[null.index].append(ns / nulls.times(null) - blanks_ns)
-    return readings
+    return (
+        readings if nulls is None else readings | _probes_ns(nulls, nulls.steady.nulls_at_typical_tempo(nulls.typical))
+    )
 
 
-def _scatter_ns(nulls: _Nulls) -> list[float]:
-    """Return by how much the probe of each request differs from a typical one at its boundary."""
+def _probes_ns(nulls: _Nulls, nulls_ns: Iterable[float]) -> dict[EntryIndex, list[float]]:
+    """Return by entry the nanoseconds of a probe, given those of the null layer in each request."""
     by_entry: dict[EntryIndex, list[float]] = {}
-    for null, ns in zip(nulls.steady.null, nulls.steady.null_ns, strict=True):
+    for null, ns in zip(nulls.steady.null, nulls_ns, strict=True):
         if not null.blanks.wrapping:
             blanks_ns = null.blanks.count * nulls.blank(null).estimate / US_PER_NS
             by_entry.setdefault(null.index, []).append(ns / nulls.times(null) - blanks_ns)
+    return by_entry
+
+
+def _scatter_ns(by_entry: Mapping[EntryIndex, Sequence[float]]) -> list[float]:
+    """Return by how many nanoseconds the probe of each request differs from the typical probe at its boundary."""
     return [ns - median(own) for own in by_entry.values() if len(own) >= FEWEST_NULLS for ns in own]
 
 
 def _median_of_sums(values: Sequence[float], number: int) -> float:
-    """Return the median of sums of so many of the values, drawn at random."""
+    """Return the median of DRAWN sums, each of `number` values chosen at random."""
     if number < 2 or len(values) < OWN_NULLS:
         return 0.0
     rng = random.Random(0)

@@ -157,7 +157,7 @@ def tracers() -> Finding:
     core = os.environ.get("COVERAGE_CORE") or default
     seen = "" if version is None else f"; coverage {version}, core {core}"
     if thread_tools() is None:
-        text = f"suspended in the thread that measures, not in others: the C extension was not built{seen}"
+        text = f"suspended in the thread that measures, not in others: {NOT_BUILT}{seen}"
         return Finding("tracers", "limited", text, BUILD)
     return Finding("tracers", "fine", f"suspended in all threads while the clock runs{seen}")
 
