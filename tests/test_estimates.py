@@ -398,27 +398,37 @@ def test_probes_cost_so_much_that_the_rows_add_up_to_the_whole(
     assert [us.estimate for us in layers] == pytest.approx([row_us] * 9, abs=0.02)
 
 
-@pytest.mark.parametrize("slow", ["probes", "app", "neither"])
+@pytest.mark.parametrize("slow", ["probes", "app", "null layers", "neither"])
 @pytest.mark.parametrize("null_error", [0.96, 1.0, 1.04])
-def test_in_a_deep_stack_some_layers_or_probes_are_slow_each_time_others(slow: str, null_error: float) -> None:
-    """Forty layers of 0.2 µs. Probes or layers take 0 to 0.5 µs longer, typically 0.06 µs and 0.125 on average."""
+@pytest.mark.parametrize("requests", [120, 1200])
+def test_in_a_deep_stack_some_layers_or_probes_are_slow_each_time_others(
+    slow: str, null_error: float, requests: int
+) -> None:
+    """Forty layers of 0.2 µs. Probes or layers take 0 to 0.5 µs longer, typically 0.06 µs and 0.125 on average.
+
+    Null layers may also vary more than the probes of the app.
+    """
     rng = random.Random(5)
     layers, probe_ns = 40, 2000.0
 
     def longer_ns(what: str) -> float:
         return 500.0 * rng.random() ** 3 if slow == what else 0.0
 
+    def vary_ns() -> float:
+        return 600.0 * (rng.expovariate(1.0) - math.log(2)) if slow == "null layers" else 0.0
+
     taken = Samples(tuple(range(layers)), {})
-    for number in range(1200):
+    for number in range(requests):
         owned = {index: 200 + probe_ns + longer_ns("probes") + longer_ns("app") for index in range(layers - 1)}
         owned |= {-1: probe_ns / 2, layers - 1: probe_ns / 2 + 1000}
-        null_ns = null_error * probe_ns + longer_ns("probes")
+        null_ns = null_error * probe_ns + longer_ns("probes") + vary_ns()
         put(taken.split, null_ns, owned, null=Null(number % layers, BlankLayers(0)), passing_ns=null_error * probe_ns)
         whole_ns = sum(200 + longer_ns("app") for _ in range(layers - 1)) + 1000 + rng.uniform(-20, 20)
         taken.whole.add(whole_ns, STEADY_NS)
     rows = estimated(taken, [entry(None), *map(entry, range(layers - 1))]).split
     typical_us = 0.2625 if slow == "app" else 0.2
-    assert fmean(rows[index].estimate for index in range(layers - 1)) == pytest.approx(typical_us, abs=0.03)
+    wrong_us = 0.03 if requests == 1200 else 0.1
+    assert fmean(rows[index].estimate for index in range(layers - 1)) == pytest.approx(typical_us, abs=wrong_us)
     assert all(rows[index].low <= typical_us <= rows[index].high for index in range(layers - 1))
 
 

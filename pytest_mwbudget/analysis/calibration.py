@@ -78,7 +78,8 @@ class ProbeCosts:
         """Return lower and upper bounds of how much the median of `number` probes exceeds the sum of their medians.
 
         In each request some probes are slow, and not always the same ones. The lower bound is drawn from null layers at
-        the typical pace. The upper bound also contains busy moments, which slow all probes of a request alike.
+        the typical pace. The upper bound also contains busy moments, which slow all probes of a request alike. On a
+        busy machine both are too large.
         """
         scatters = map(_scatter_ns, (self.readings, self._unpaced))
         bounds = [_median_of_sums(scatter_ns, number) * US_PER_NS for scatter_ns in scatters]
@@ -260,8 +261,13 @@ def _probes_ns(nulls: _Nulls, nulls_ns: Iterable[float]) -> dict[EntryIndex, lis
 
 
 def _scatter_ns(by_entry: Mapping[EntryIndex, Sequence[float]]) -> list[float]:
-    """Return by how many nanoseconds the probe of each request differs from the typical probe at its boundary."""
-    return [ns - median(own) for own in by_entry.values() if len(own) >= FEWEST_NULLS for ns in own]
+    """Return by how many nanoseconds the probe of each request differs from the typical probe at its boundary.
+
+    Where a boundary has few readings, the typical probe is that of all boundaries.
+    """
+    pooled = interleaved(by_entry.values())
+    typical = {index: median(own if len(own) >= FEWEST_NULLS else pooled) for index, own in by_entry.items() if own}
+    return [ns - typical[index] for index, own in by_entry.items() for ns in own]
 
 
 def _median_of_sums(values: Sequence[float], number: int) -> float:

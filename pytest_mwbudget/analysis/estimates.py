@@ -425,9 +425,11 @@ class Legs:
         if every_us <= 0 or self.resumed(self.owners):
             return 1.0
         added = self._added(whole, probes, TWO_ERRORS_ALPHA)
-        least, most = self.probes.together(sum(len(self.entries[index].parents) for index in self.probes.readings))
-        # As little as is certain: what probes take together is known between two bounds, and the server and the
-        # endpoint hand messages over with colder caches.
+        number = sum(len(self.entries[index].parents) for index in self.probes.readings)
+        shown_us = self.split.excess_ns(self.logged) * US_PER_NS
+        least, most = (min(bound, shown_us) for bound in self.probes.together(number))
+        # As little as is certain: what probes take together is known between two bounds, neither of them more than the
+        # requests show, and the server and the endpoint hand messages over with colder caches.
         most += COLD_MESSAGE_US * self.handovers.get(HARNESS, 0.0)
         amiss_us = max(added.estimate - most, min(0.0, added.estimate - least))
         null_error_us = SCALE_SHARE * every_us

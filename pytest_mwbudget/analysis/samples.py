@@ -142,6 +142,12 @@ class Split:
         """Return how often these owners were typically resumed."""
         return sum(median(used.resumed[owner] for used in self.spent) for owner in owners)
 
+    def excess_ns(self, owners: Iterable[Owner]) -> float:
+        """Return by how much the typical sum of these owners' times exceeds the sum of their typical times."""
+        times: list[list[float]] = [[used.ns[owner] for used in self.spent] for owner in owners]
+        sums: list[float] = [sum(together) for together in zip(*times, strict=True)]
+        return max(0.0, median(sums) - sum(median(own) for own in times))
+
     def steady(self, quick_ns: float, quick_hop_ns: float = math.inf) -> Split:
         """Return the requests of quiet moments.
 
