@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import pytest
@@ -526,6 +527,47 @@ def test_a_note_names_what_was_read_while_the_machine_was_slow(monkeypatch: pyte
     note = "The machine ran 1.60 times slower than at its best while it read (total), and not for the rest."
     assert f"{note} [slow-machine]" in measurement.notes
     assert measurement.verdict == "pass"
+
+
+def test_requests_without_probes_are_as_far_apart_as_those_with_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The longer other processes run between two requests, the colder the caches."""
+    clock, begun = FakeClock(read_ns=1000), {"split": [], "whole": []}  # type: dict[str, list[list[int]]]
+
+    def in_leg(name: str) -> Callable[..., Awaitable[None]]:
+        leg = getattr(Sampler, f"{name}_leg")
+
+        async def in_this_leg(sampler: Sampler, *arguments: Any) -> None:
+            begun[name].append([])
+            legs.append(name)
+            await leg(sampler, *arguments)
+            legs.pop()
+
+        return in_this_leg
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if legs:
+            begun[legs[-1]][-1].append(clock.now_ns)
+        await respond(send)
+
+    evaluate = Sampler._evaluate_a_log
+
+    def evaluated(*arguments: Any) -> None:
+        evaluate(*arguments)
+        clock.let_pass(5)
+
+    legs: list[str] = []
+    for name in begun:
+        monkeypatch.setattr(Sampler, f"{name}_leg", in_leg(name))
+    monkeypatch.setattr(Sampler, "_evaluate_a_log", evaluated)
+    layers = Costly(Costly(app, clock, before=15), clock, before=15)
+    environment = Environment(clock, None, random.Random(7), Machine(), schedule=SCHEDULE)
+    asyncio.run(measure(layers, build_request("GET", "/", {}), Settings(max_time_s=0.05), environment))
+    split_ns, whole_ns = (
+        median(later - ns for leg in begun[name] for ns, later in pairwise(leg[SCHEDULE.settle_calls :]))
+        for name in ("split", "whole")
+    )
+    assert split_ns > 50_000
+    assert split_ns <= whole_ns <= split_ns + 10_000
 
 
 @dataclass

@@ -26,6 +26,8 @@ from .null_layers import random_blanks
 from .probes import Probes
 from .schedule import Schedule
 
+# A log is evaluated at most this often between two requests without probes.
+MOST_EVALUATIONS = 16
 # A deadline calls its `tick` this often.
 TICK_NS = 100_000_000
 
@@ -73,8 +75,9 @@ class Sampler:
     # Fixed work that is timed after each request of the split, if a budget needs it.
     pieces: Pieces | None
     turns: int = 0
-    # The log of the latest split request.
+    # The log of the latest request of the split, and the time from the begin of one such request to that of the next.
     full_log: Sequence[int] = ()
+    interval_ns: float = 0.0
 
     def __post_init__(self) -> None:
         self.clock = self.probes.clock
@@ -145,22 +148,32 @@ class Sampler:
     async def whole_leg(self, count: int, deadline: Deadline) -> None:
         """Make up to `count` requests through the app without probes.
 
-        After each, a log of the split is evaluated, as after each request of the split. That work leaves caches cold,
-        and the rows include what cold caches cost (docs/decisions/0018).
+        Rows and total must be of equally cold caches (docs/decisions/0018).
         """
         await self._settle(None, deadline)
         discarded = Split()
         for _ in range(count):
+            begin = self.clock()
             hop = self._hop_ns()
             reference = reference_ns(self.clock)
             self.samples.whole.add(await self.call(None), reference, hop, self.samples.served)
             self.samples.requests += 1
-            self.evaluate_a_log(reference, discarded)
+            self.rest(begin, reference, discarded)
             if deadline.over():
                 return
 
-    def evaluate_a_log(self, reference: float, discarded: Split) -> None:
-        """Do what is done after each request of the split, and add the result to what is discarded."""
+    def rest(self, begin_ns: Nanoseconds, reference: float, discarded: Split) -> None:
+        """Do what is done after each request of the split, until as long after its begin.
+
+        That work leaves caches cold, as do other processes on the same physical core meanwhile.
+        """
+        for _ in range(MOST_EVALUATIONS):
+            self._evaluate_a_log(reference, discarded)
+            if self.clock() - begin_ns >= self.interval_ns:
+                return
+
+    def _evaluate_a_log(self, reference: float, discarded: Split) -> None:
+        """Do what is done after a request of the split, and add the result to what is discarded."""
         if self.full_log:
             null = self._null(self.probes, self.rng.choice(self.probes.probed))
             used = spent(list(self.full_log), self.probes.owners)
@@ -180,11 +193,14 @@ class Sampler:
         fewest = self.schedule.fewest_of_leg // (1 if wall else self.schedule.cpu_every)
         with probes.installed([*probes.probed, *probes.stack.strays]):
             await self._settle(probes.watch, deadline)
+            begin, before = self.clock(), self.samples.requests
             for number, index in enumerate(self._in_turns(probes.probed, max(count, fewest)), 1):
                 null = self._null(probes, index)
                 with probes.doubled(null.index, null.blanks):
                     while not await self._split_request(probes, null, split):
                         pass
+                if wall:
+                    self.interval_ns = (self.clock() - begin) / (self.samples.requests - before)
                 if deadline.over():
                     return
                 self.samples.rounds += wall and number % len(probes.probed) == 0

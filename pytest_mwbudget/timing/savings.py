@@ -51,7 +51,8 @@ async def compared(timing: Timing, timed: Timed, counts: Mapping[RowIndex, Count
     if not wanted or not most_ns:
         return timed
     begin = timing.environment.clock()
-    run = Savings(timing, timed.whole.estimate * 1000, most_ns, rounds)
+    request_ns = max(timed.whole.estimate * 1000, timing.sampler.interval_ns)
+    run = Savings(timing, request_ns, most_ns, rounds)
     saved = await run.measured([rows[row] for row in sorted(wanted)])
     layers = dict(timed.layers)
     for row in wanted:
@@ -73,7 +74,7 @@ async def compared(timing: Timing, timed: Timed, counts: Mapping[RowIndex, Count
 class Savings:
     """Compare whole requests with every layer and without single ones, for `most_ns` in at most `most_rounds`.
 
-    A request takes `request_ns`. `requests` is the number of requests that were made.
+    A request takes `request_ns`, with the time until the next. `requests` is the number of requests that were made.
     """
 
     timing: Timing
@@ -133,13 +134,14 @@ class Savings:
     async def _block(self, arm: Arm) -> Series:
         """Time whole requests, each with the slower reference of before and after it.
 
-        Between two requests a log of the split is evaluated, as between those of the total.
+        Between two requests passes the same time as between those of the split.
         """
         clock, schedule = self.timing.environment.clock, self.timing.schedule
         taken, discarded, before = Series(), Split(), reference_ns(clock)
         for number in range(schedule.block):
+            begin = clock()
             ns = await self._request()
-            self.timing.sampler.evaluate_a_log(before, discarded)
+            self.timing.sampler.rest(begin, before, discarded)
             after = reference_ns(clock)
             if number >= schedule.block_settle_calls:
                 taken.add(ns, max(before, after))
