@@ -144,12 +144,29 @@ def test_the_wait_goes_on_past_any_number_of_steps_aside() -> None:
     assert used.resumed == (0, 1, 5)
 
 
-def test_a_step_aside_may_enter_and_leave_other_owners() -> None:
-    aside = (SUSPENDED, 5), (ASIDE, 8), (INNER, 8), (OUTER, 10), (INNER, 13), (SUSPENDED, 14)
-    used = read((OUTER, 0), *aside, (INNER, 20), (HARNESS, 21))
-    assert used.ns == (0, 5 + 3, 2 + 1 + (3 + 6) + 1)
-    assert used.suspended == (0, 0, 3 + 6)
-    assert used.resumed == (0, 0, 2)
+def test_a_step_aside_may_send_through_other_owners() -> None:
+    aside = (SUSPENDED, 5), (ASIDE, 8), (INNER, 8), (OUTER | SENDING, 10), (INNER, 13), (SUSPENDED, 14)
+    used = read((OUTER, 0), *aside, (OUTER, 20), (HARNESS, 21))
+    assert used.ns == (0, 5 + 3 + 3 + (20 - 14) + 1, 2 + 1)
+    assert used.suspended == (0, 3 + 6, 0)
+    assert used.resumed == (0, 1, 1)
+
+
+def test_the_wait_before_a_step_that_enters_a_layer_belongs_to_the_owner_that_started_the_step() -> None:
+    """The request goes on in a task of its own."""
+    entering = (SUSPENDED, 5), (ASIDE, 8), (OUTER, 8), (INNER, 10), (SUSPENDED, 13)
+    used = read((OUTER, 0), *entering, (INNER, 20), (OUTER, 22), (SUSPENDED, 23), (OUTER, 30), (HARNESS, 31))
+    assert used.ns == (0, 5 + 3 + 2 + 1 + (30 - 23) + 1, 3 + (20 - 13) + 2)
+    assert used.suspended == (0, 3 + 7, 7)
+    assert used.resumed == (0, 2, 1)
+
+
+def test_tasks_one_in_another_have_the_waits_before_their_own_steps() -> None:
+    """The server starts a task for OUTER, and OUTER for INNER."""
+    begin = (HARNESS, 0), (OUTER, 0), (SUSPENDED, 1), (ASIDE, 11), (OUTER, 11), (INNER, 12)
+    nested = (SUSPENDED, 13), (ASIDE, 23), (INNER, 23), (INNER | SENDING, 24), (INNER, 25), (SUSPENDED, 26), (INNER, 36)
+    used = read(*begin, *nested, (OUTER, 37), (SUSPENDED, 38), (OUTER, 48), (HARNESS, 49))
+    assert used.suspended == (0, 10 + 10, 10 + 10)
 
 
 def test_the_time_between_the_marker_and_the_step_is_of_the_wait() -> None:

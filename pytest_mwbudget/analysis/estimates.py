@@ -41,9 +41,8 @@ ALPHA = 0.01
 # The known error of the method, and its share of the row; the share of a row that suspends, which contains work of the
 # event loop and of other tasks (docs/decisions/0011).
 METHOD_US, METHOD_SHARE, SUSPENDING_SHARE = 0.1, 0.01, 0.04
-# The share of a task-spawning layer's row, by the split, that may be task switches of its neighbours
-# (docs/decisions/0007).
-SHARED_SHARE = 0.15
+# The share of a task-spawning layer's row that may be task switches of its neighbours (docs/decisions/0038).
+SHARED_SHARE = 0.08
 # The part of the known error that grows with the whole request, which leaves caches cold: its maximum and its share.
 COLD_US, COLD_SHARE = 0.3, 0.0003
 # Fewer requests may give no interval.

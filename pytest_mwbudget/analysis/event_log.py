@@ -30,6 +30,7 @@ def spent(log: Sequence[int], owners: int) -> Spent:
     ns, suspended, resumed = [0] * owners, [0] * owners, [0] * owners
     if len(log) < 4:
         return Spent(tuple(ns), tuple(suspended), tuple(resumed))  # the request reached no probe
+    log = carrying_on(log)
     owner, since, waited = int(HARNESS), log[3], 0
     for following, now in zip(log[2::2], log[3::2], strict=True):
         if following > OWNER_BITS:
@@ -51,6 +52,24 @@ def spent(log: Sequence[int], owners: int) -> Spent:
         for of in (ns, suspended, resumed):
             of[others], of[carried_for] = 0, of[carried_for] + of[others]
     return Spent(tuple(ns), tuple(suspended), tuple(resumed))
+
+
+def carrying_on(log: Sequence[int]) -> Sequence[int]:
+    """Return a log in which steps that enter a layer are not aside: a task of their own carries the request on.
+
+    A step aside begins outside of all layers, so what it crosses first is the begin of a layer, or a message.
+    """
+    markers = [
+        place
+        for place in range(0, len(log) - 4, 2)
+        if log[place] == ASIDE and HARNESS < log[place + 4] <= OWNER_BITS and log[place + 2] >= HARNESS
+    ]
+    if not markers:
+        return log
+    kept = list(log)
+    for place in reversed(markers):
+        del kept[place : place + 2]
+    return kept
 
 
 def _carried_for(log: Sequence[int], others: Owner, layers: Collection[int]) -> Owner:

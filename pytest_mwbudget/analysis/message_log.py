@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from ..model.stack import HARNESS, OWNER_BITS, SUSPENDED
-from .event_log import Spent
+from .event_log import Spent, carrying_on
 
 # The messages that only begin: the start of a response and the first part of its body, with which layers do what they
 # do once. Both are left out of the cost per message.
@@ -93,6 +93,7 @@ def message_times(log: Sequence[int], owners: int) -> MessageTimes:
     called: list[list[int]] = [[] for _ in everyone]  # the ways of the calls that have not returned from each owner
     came: dict[int, tuple[int, int, int]] = {}
     first_ns, first_resumed, held, crossings, arrived = ([0] * owners for _ in range(5))
+    log = carrying_on(log)
     owner, since, waited = int(HARNESS), log[3] if len(log) > 3 else 0, 0
     for number, (raw, now) in enumerate(zip(log[2::2], log[3::2], strict=True)):
         following, flag = (raw & OWNER_BITS, raw // (OWNER_BITS + 1)) if raw > OWNER_BITS else (raw, 0)

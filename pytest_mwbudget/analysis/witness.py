@@ -9,11 +9,10 @@ from ..model.estimate import Estimate
 from ..model.judged import Judged
 from ..model.quantities import COUNTED, TRAITS, Quantity
 from ..model.results import Counts, ResultRow
-from .estimates import SHARED_SHARE
 from .judge import fails_above
 
-# A saving and a row may differ by this much and this share, which are known errors of the rows.
-WITNESS_US, WITNESS_SHARE = 3.0, SHARED_SHARE
+# A saving and a row may differ by this much and this share: a layer leaves cold caches to others.
+WITNESS_US, WITNESS_SHARE = 3.0, 0.15
 # To create an object takes at least this long. Fewer objects than in OBJECTS_US are not looked at.
 OBJECT_US, OBJECTS_US = 0.01, 2.0
 
