@@ -12,7 +12,8 @@ once.
 The true cost of up to six layers of a stack, and of those that suspend, is measured in the same process without any of
 our probes: in its place the layer stands between two layers that read the clock when a call or a message passes. The
 time between these two with the layer, less the time without it, is what the layer takes itself. Requests with the layer
-and without it take turns, and only those at the best speed of the machine count. Spins and sleeps vary in length, and
+and without it take turns, with a server's work between them and as much time as in a measurement, and only those at the
+best speed of the machine count. Spins and sleeps vary in length, and
 each layer notes how long its own took. The class of each layer has code of its own, as the middlewares of an app have.
 A no-op counts as told from zero if its interval lies above zero.
 
@@ -26,12 +27,25 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from statistics import median, quantiles
 from typing import Any
 
 from harness import Goal, Reading, Report, Table, fresh_process, main, per_cent
-from known import Endpoint, Noop, Sleep, Spin, SpinAtMessages, SpinInTask, cost_in_place, endpoints, own
+from known import (
+    Endpoint,
+    Noop,
+    Sleep,
+    Spin,
+    SpinAtMessages,
+    SpinInTask,
+    Wire,
+    cost_in_place,
+    endpoints,
+    intervals_ns,
+    own,
+)
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
@@ -105,13 +119,13 @@ def built(kinds: list[str], endpoint: Endpoint) -> tuple[Any, list[Any]]:
     return app, layers
 
 
-def truth(layers: list[Any], index: int, endpoint: Endpoint, seconds: float, machine: Machine) -> Reading:
+def truth(layers: list[Any], index: int, endpoint: Endpoint, seconds: float, machine: Machine, wire: Wire) -> Reading:
     """Return what a layer takes itself, in microseconds per request; the half width is None if the machine was slow."""
     layer = layers[index]
     in_table_us = noted_us(layer)
     if isinstance(layer, Spin):
         layer.really_ns.clear()
-    known = asyncio.run(cost_in_place(layers, index, endpoint, seconds, machine))
+    known = asyncio.run(cost_in_place(layers, index, endpoint, seconds, machine, wire))
     return {
         "truth_us": known.us.estimate - noted_us(layer) + in_table_us,
         "truth_half_width_us": known.us.half_width if known.slowdown == 1 else None,
@@ -133,6 +147,12 @@ def chosen(drawn: list[str], chance: random.Random) -> list[int]:
 
 def worker(number: int, max_time_s: float, truth_s: float) -> list[Reading]:
     """Take all readings of one process."""
+    with closing(Wire()) as wire:
+        return tables(number, max_time_s, truth_s, wire)
+
+
+def tables(number: int, max_time_s: float, truth_s: float, wire: Wire) -> list[Reading]:
+    """Measure each stack, and some of its layers."""
     chance, machine, known_endpoints = random.Random(number), Machine(), endpoints()
     # A measurement that does not count, so that the others know the best speed of the machine.
     measurement(built([*PLAIN], known_endpoints["fast"])[0], max_time_s, machine)
@@ -141,7 +161,9 @@ def worker(number: int, max_time_s: float, truth_s: float) -> list[Reading]:
         drawn, endpoint = kinds_of(count, kinds, chance), known_endpoints[above]
         app, layers = built(drawn, endpoint)
         begin = time.perf_counter()
-        measured = measurement(app, max_time_s, machine)
+        with intervals_ns() as noted:
+            measured = measurement(app, max_time_s, machine)
+        wire.interval_ns = median(noted)
         seconds = time.perf_counter() - begin
         sums = {"residue_us": measured.residue_us, "total_us": measured.total_us and measured.total_us.estimate}
         of_table = sums | {"stack": name, "seconds": seconds, "slow": measured.slowdown >= SLOW}
@@ -149,7 +171,7 @@ def worker(number: int, max_time_s: float, truth_s: float) -> list[Reading]:
             us = measured.layers[index].us
             if us is not None:
                 figures = {"low": us.low, "us": us.estimate, "high": us.high}
-                real = truth(layers, index, endpoint, truth_s, machine)
+                real = truth(layers, index, endpoint, truth_s, machine, wire)
                 place = {"place": place_of(index, count), "kind": drawn[index]}
                 readings.append(of_table | place | figures | real)
     return readings

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable, Sequence
+import selectors
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter, perf_counter_ns
 from types import FunctionType
 from typing import Any
+from unittest.mock import patch
 
 from pytest_mwbudget.analysis.estimates import ALPHA
 from pytest_mwbudget.analysis.intervals import batched_interval, quickest, quiet
@@ -20,6 +24,7 @@ from pytest_mwbudget.asgi import server
 from pytest_mwbudget.asgi.request import build_request, template_of
 from pytest_mwbudget.model.estimate import Estimate, independent_sum
 from pytest_mwbudget.timing.host_speed import Machine, reference_ns
+from pytest_mwbudget.timing.sampler import Sampler
 
 # CPython specialises call sites only after about a thousand calls; before that a no-op costs twice as much.
 WARM_CALLS = 1500
@@ -200,14 +205,86 @@ async def caller(app: Any, warm_calls: int) -> server.Caller:
     return call
 
 
-async def take(series: Series, count: int, request: Callable[[], Awaitable[float]]) -> None:
+BODY = b",".join(b'{"id": %d, "name": "user %d"}' % (number, number * 7919 % 1000) for number in range(40))
+
+
+class Wire:
+    """The work of a server between two requests of one connection, with the client at the other end.
+
+    `interval_ns` is the time from the begin of a request to that of the next, if the work takes no longer.
+    """
+
+    RESPONSE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(BODY), BODY)
+    REQUEST = b"GET / HTTP/1.1\r\nhost: here\r\norigin: http://elsewhere\r\naccept-encoding: gzip\r\n\r\n"
+
+    def __init__(self, interval_ns: float = 0.0) -> None:
+        import httptools  # the report needs no parser
+
+        self.interval_ns = interval_ns
+        self.client, self.server = socket.socketpair()
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(self.server, selectors.EVENT_READ)
+        self.parser = httptools.HttpRequestParser(self)
+        self.parse_url = httptools.parse_url
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.url: Any = None
+
+    def on_url(self, url: bytes) -> None:
+        """Called by the parser."""
+        self.url = self.parse_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called by the parser."""
+        self.headers.append((name.lower(), value))
+
+    def next_request(self) -> None:
+        """Write a response, wait for the next request and parse it."""
+        self.server.sendall(self.RESPONSE)
+        self.client.recv(65536)
+        self.client.sendall(self.REQUEST)
+        self.selector.select()
+        self.headers = []
+        self.parser.feed_data(self.server.recv(65536))
+
+    def rest(self, begin_ns: int) -> None:
+        """Work until the next request is due. Whatever runs meanwhile, here or elsewhere, leaves caches cold."""
+        while True:
+            self.next_request()
+            if perf_counter_ns() - begin_ns >= self.interval_ns:
+                return
+
+    def close(self) -> None:
+        """Close both ends."""
+        for end in (self.selector, self.client, self.server):
+            end.close()
+
+
+@contextmanager
+def intervals_ns() -> Iterator[list[float]]:
+    """Note the typical time from one request to the next of each measurement in the block."""
+    noted: list[float] = []
+    whole_leg = Sampler.whole_leg
+
+    async def noting(sampler: Sampler, *arguments: Any) -> None:
+        noted.append(sampler.interval_ns)
+        await whole_leg(sampler, *arguments)
+
+    with patch.object(Sampler, "whole_leg", noting):
+        yield noted
+
+
+async def take(series: Series, count: int, request: Callable[[], Awaitable[float]], wire: Wire | None = None) -> None:
     """Add the nanoseconds of `count` requests, each with the slower of the reference workloads before and after.
 
     The reference workload runs once between two requests, as in a measurement. Run twice in a row, it would be faster.
+    So does the `wire`.
     """
     before = reference_ns(perf_counter_ns)
     for _ in range(count):
+        begin = perf_counter_ns()
         elapsed_ns = await request()
+        if wire is not None:
+            wire.rest(begin)
         after = reference_ns(perf_counter_ns)
         series.add(elapsed_ns, max(before, after))
         before = after
@@ -257,13 +334,13 @@ async def cost(
 
 
 async def cost_in_place(
-    layers: Sequence[Any], index: int, endpoint: Endpoint, seconds: float, machine: Machine
+    layers: Sequence[Any], index: int, endpoint: Endpoint, seconds: float, machine: Machine, wire: Wire
 ) -> Cost:
     """Measure what a layer of a stack takes itself in its place, without any probe of ours.
 
     The layer stands between two of `Clocked`. The time between these two with the layer, less the time without it, is
-    its cost. Requests with the layer and without it take turns. `layers` are in order from the outside in, each with
-    the attribute `app`. The rest is as for `cost`.
+    its cost. Requests with the layer and without it take turns, with the `wire` between them. `layers` are in order
+    from the outside in, each with the attribute `app`. The rest is as for `cost`.
     """
     layer, chain = layers[index], [*layers, endpoint]
     inner = own(Clocked)(chain[index + 1])
@@ -286,7 +363,7 @@ async def cost_in_place(
                 outer.app = app
                 for _ in range(SETTLE_IN_PLACE):
                     await call()
-                await take(series, CALLS_IN_PLACE, request)
+                await take(series, CALLS_IN_PLACE, request, wire)
         difference = _difference(taken, layer, machine)
         if difference.slowdown == 1 and difference.us.half_width <= KNOWN_US + KNOWN_SHARE * difference.us.estimate:
             break

@@ -15,12 +15,12 @@ The true cost is taken in the same process without any probe of ours, while no n
 between blocks of runs. It is the time that a layer itself takes in its place, which is what its row means: the layer
 stands between two layers that read the clock when a call or a message passes them, and the time between the two with
 the layer, less the time without it, is its cost. It is the median over pairs of blocks of requests, one with the layer
-and one without it, in random order. Between two requests the bench does what a server does there: it writes the
-response to a socket, waits for the next request, reads and parses it. (Without that, caches are warmer and the layers a
-few per cent cheaper: docs/design.md, "How true it is".) A request counts only if a fixed piece of work ran at full
-speed before and after it, and a pair only if enough of its requests count. Each block begins with requests that do not
-count, until CPython has specialised the calls again. Removing a layer saves more than it takes itself, because it
-leaves cold caches to others; a table shows how much.
+and one without it, in random order. Between two requests the bench does what a server does there, for as long as a
+measurement has between two of its own: it writes the response to a socket, waits for the next request, reads and parses
+it. Without that, caches are warmer and the layers cheaper (docs/decisions/0018). A request counts only if a fixed piece
+of work ran at full speed before and after it, and a pair only if enough of its requests count. Each block begins with
+requests that do not count, until CPython has specialised the calls again. Removing a layer saves more than it takes
+itself, because it leaves cold caches to others; a table shows how much.
 
 A layer outside of a `BaseHTTPMiddleware` pays for the cold caches in its own row. There the true cost is too noisy to
 judge by, so the `BaseHTTPMiddleware` stands outermost, and this bench says nothing about layers outside of one. A
@@ -40,8 +40,6 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-import selectors
-import socket
 import threading
 import time
 from collections import Counter
@@ -56,7 +54,7 @@ from unittest.mock import patch
 from uuid import uuid4
 
 from harness import Goal, Reading, Report, Table, fresh_process, main, neighbours, per_cent
-from known import WARM_CALLS, Clocked, Noop, take
+from known import BODY, WARM_CALLS, Clocked, Noop, Wire, intervals_ns, take
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.cors import CORSMiddleware
@@ -125,8 +123,8 @@ class Size:
     blocks: int
     conditions: tuple[str, ...] = tuple(CONDITIONS)
     warm_calls: int = WARM_CALLS
-    first_truth_s: float = 40.0
-    truth_s: float = 3.0
+    first_truth_s: float = 60.0
+    truth_s: float = 5.0
     max_time_s: float = Settings().max_time_s
 
 
@@ -181,7 +179,6 @@ class RequestId(Noop):
         await self.app(scope, receive, named)
 
 
-BODY = b",".join(b'{"id": %d, "name": "user %d"}' % (number, number * 7919 % 1000) for number in range(40))
 HEADERS = [(b"content-type", b"application/json"), (b"content-length", str(len(BODY)).encode())]
 REQUEST = {"headers": {"origin": "http://elsewhere", "accept-encoding": "gzip"}}
 
@@ -239,46 +236,6 @@ class Stack:
 # ---- the truth -------------------------------------------------------------------------------------------------------
 
 
-class Wire:
-    """The work of a server between two requests of one connection, with the client at the other end."""
-
-    RESPONSE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(BODY), BODY)
-    REQUEST = b"GET / HTTP/1.1\r\nhost: here\r\norigin: http://elsewhere\r\naccept-encoding: gzip\r\n\r\n"
-
-    def __init__(self) -> None:
-        import httptools  # the report needs no parser
-
-        self.client, self.server = socket.socketpair()
-        self.selector = selectors.DefaultSelector()
-        self.selector.register(self.server, selectors.EVENT_READ)
-        self.parser = httptools.HttpRequestParser(self)
-        self.parse_url = httptools.parse_url
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.url: Any = None
-
-    def on_url(self, url: bytes) -> None:
-        """Called by the parser."""
-        self.url = self.parse_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Called by the parser."""
-        self.headers.append((name.lower(), value))
-
-    def next_request(self) -> None:
-        """Write a response, wait for the next request and parse it."""
-        self.server.sendall(self.RESPONSE)
-        self.client.recv(65536)
-        self.client.sendall(self.REQUEST)
-        self.selector.select()
-        self.headers = []
-        self.parser.feed_data(self.server.recv(65536))
-
-    def close(self) -> None:
-        """Close both ends."""
-        for end in (self.selector, self.client, self.server):
-            end.close()
-
-
 @dataclass
 class Truth:
     """The true cost of each layer, from pairs of blocks of requests with and without the layer.
@@ -325,13 +282,12 @@ class Truth:
         own, whole = Series(), Series()
 
         async def request() -> float:
-            self.wire.next_request()
             elapsed_ns = (await self.call()).elapsed_ns
             own_ns.append(self.stack.own_ns(name, elapsed_ns))
             return elapsed_ns
 
         own_ns: list[float] = []
-        await take(whole, BLOCK_CALLS, request)
+        await take(whole, BLOCK_CALLS, request, self.wire)
         for ns, pace in zip(own_ns, whole.reference, strict=True):
             own.add(ns, pace)
         return own, whole
@@ -482,6 +438,9 @@ async def process(size: Size, wire: Wire) -> list[Reading]:
     call = server.Caller(stack.root, await template_of(build_request("GET", "/", REQUEST)), None)
     for _ in range(size.warm_calls):
         await call()
+    with intervals_ns() as noted:
+        await run(stack.root, Environment(machine=Machine()), Settings(max_time_s=size.max_time_s))
+    wire.interval_ns = median(noted)
     truth = Truth(stack, call, chance, wire)
     await truth.take(size.first_truth_s)
     known_ns = await speed_ns(truth, size.max_time_s)
