@@ -30,7 +30,7 @@ def require_server() -> None:
     if find_spec("uvicorn") is None:
         raise MeasurementError(
             "mw_budget.load(...) needs uvicorn, which is not installed here; install the extra load (pip install"
-            " 'path/to/pytest-mwbudget[load]')",
+            " 'pytest-mwbudget[load]')",
             message_id="load-extra",
         )
 

@@ -47,7 +47,7 @@ class Output:
         if self.package is not None and find_spec(self.package) is None:
             raise SettingError(
                 f"{option} needs the package {self.package}, which is not installed here; install the plugin with its"
-                f' extra {self.name}: pip install "path/to/pytest-mwbudget[{self.name}]"',
+                f' extra {self.name}: pip install "pytest-mwbudget[{self.name}]"',
                 message_id="file",
             )
         try:
