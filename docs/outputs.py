@@ -4,8 +4,9 @@
 
 In the tutorial, a code block whose first line is a comment with a file name is written to that file. In every page, the
 text below `$ pytest …` or `$ mwbudget measure …` in a console block is replaced by the output of the command. The
-tutorial runs in a temporary folder, an example in the repository. README's outputs are excerpts from the page of
-litellm_story. Needs the packages of the tests, and a quiet machine.
+tutorial runs in a temporary folder, an example in the repository. README's output is an excerpt from the page of
+litellm_story; `python docs/charts.py` draws its picture of a failure from the same page. Needs the packages of the
+tests, and a quiet machine.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ ROOT = Path(__file__).resolve().parents[1]
 TUTORIAL = ROOT / "docs" / "get-started.md"
 README = ROOT / "README.md"
 STORY = ROOT / "examples" / "litellm_story" / "README.md"
-# The parts of a failure report to show: the headline with the table of times, and the excess.
-EXCERPT = re.compile(r"^(GET \S+: .*?)\n\nper request.*?^(\w+ takes .*?\.\n)(?=\S)", re.MULTILINE | re.DOTALL)
+# The parts of a failure report to show: the headline, the table of times, the excess.
+EXCERPT = re.compile(
+    r"^(GET \S+: [^\n]*)\n\n(layer .*?)\n\nper request.*?^(\w+ takes .*?\.\n)(?=\S)", re.MULTILINE | re.DOTALL
+)
 # The counts of every route, at the begin of the output of `mwbudget measure`.
 COUNTED = re.compile(r"^```console\n(\$ mwbudget measure .*?\n\n)", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -47,21 +50,22 @@ def main() -> None:
 
 
 def with_excerpt(readme: str) -> str:
-    """Return README with the first failure and the first counts of litellm_story, shortened."""
-    story = STORY.read_text(encoding="utf-8")
-    found, counted = EXCERPT.search(story), COUNTED.search(story)
-    assert found is not None
+    """Return README with the first counts of litellm_story."""
+    counted = COUNTED.search(STORY.read_text(encoding="utf-8"))
     assert counted is not None
-    excerpt = f"{found[1]}\n\n{found[2]}"
-    readme = re.sub(
-        r"(```console\n\$ pytest .*?\n).*?(```)", lambda block: block[1] + excerpt + block[2], readme, flags=re.DOTALL
-    )
     return re.sub(
         r"(```console\n)\$ mwbudget .*?(```)",
         lambda block: block[1] + counted[1].rstrip("\n") + "\n" + block[2],
         readme,
         flags=re.DOTALL,
     )
+
+
+def failure() -> tuple[str, str, str]:
+    """Return the first failure of litellm_story, shortened: its headline, the table of times, the excess."""
+    found = EXCERPT.search(STORY.read_text(encoding="utf-8"))
+    assert found is not None
+    return found[1], found[2], " ".join(found[3].split())
 
 
 def renewed(text: str, folder: Path, place: Path) -> str:

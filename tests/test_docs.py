@@ -141,3 +141,9 @@ def test_the_readme_stays_short() -> None:
 def test_the_readme_shows_what_the_example_shows() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert text == script("outputs").with_excerpt(text), "README's output is out of date: python docs/outputs.py"
+
+
+def test_the_picture_of_a_failure_shows_what_the_example_shows() -> None:
+    charts = script("charts")
+    drawn = charts.terminal(*charts.outputs.failure())
+    assert drawn == charts.FAILURE.read_text(encoding="utf-8"), "the picture is out of date: python docs/charts.py"
