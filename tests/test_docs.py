@@ -147,3 +147,12 @@ def test_the_picture_of_a_failure_shows_what_the_example_shows() -> None:
     charts = script("charts")
     drawn = charts.terminal(*charts.outputs.failure())
     assert drawn == charts.FAILURE.read_text(encoding="utf-8"), "the picture is out of date: python docs/charts.py"
+
+
+def test_the_gallery_shows_small_pages_that_load_nothing() -> None:
+    page = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    reports = sorted((ROOT / "docs" / "gallery").iterdir())
+    assert sorted(re.findall(r"\(gallery/(\S+)\)", page)) == [report.name for report in reports]
+    for report in reports:
+        assert report.stat().st_size <= 1_000_000
+        assert not re.search(r"(src|href)=\"?(https?:)?//", report.read_text(encoding="utf-8"))
