@@ -45,11 +45,12 @@ SCRIPTS = (
 
 INTRODUCTION = """# Evidence
 
-This page shows what the claims of this project rest on, and where the project falls short of its goals. Each part is
-one script in `bench/`: first its method, then its results as it printed them, with the machine, the day and the
-revision of the package: a part with an older revision was measured by the method of that revision. A timing is a ratio
-or a difference from one run on one machine; other machines give other figures. `python bench/evidence.py` runs all
-scripts and writes this page. [Design](design.md#words) defines the terms. *Ours* means pytest-mwbudget.
+This page shows what the claims of this project rest on, and where the project falls short of its goals. [Where this is
+wrong](explanation/limits.md) lists what the number leaves out. Each part is one script in `bench/`: first its method,
+then its results as it printed them, with the machine, the day and the revision of the package: a part with an older
+revision was measured by the method of that revision. A timing is a ratio or a difference from one run on one machine;
+other machines give other figures. `python bench/evidence.py` runs all scripts and writes this page.
+[Design](design.md#words) defines the terms. *Ours* means pytest-mwbudget.
 
 """
 HEAD = """The first goal of each part:
