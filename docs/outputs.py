@@ -1,12 +1,13 @@
-"""Regenerate the outputs of pytest and of `mwbudget measure` in the tutorial, the examples' pages and README.
+"""Regenerate the outputs of pytest and of `mwbudget` in two pages of docs, in the examples' pages and in README.
 
     python docs/outputs.py [PAGE ...]
 
-In the tutorial, a code block whose first line is a comment with a file name is written to that file. In every page, the
-text below `$ pytest …` or `$ mwbudget measure …` in a console block is replaced by the output of the command. The
-tutorial runs in a temporary folder, an example in the repository. README's output is an excerpt from the page of
-litellm_story; `python docs/charts.py` draws its picture of a failure from the same page. Needs the packages of the
-tests, and a quiet machine.
+In the tutorial and on the page for authors of middlewares, a code block whose first line is a comment with a file name
+is written to that file; a Markdown block of this kind is replaced by the file, which a command has written. In every
+page, the text below `$ pytest …` or `$ mwbudget …` in a console block is replaced by the output of the command. The two
+pages run in a temporary folder, with their commands in sh blocks; an example runs in the repository. README's output is
+an excerpt from the page of litellm_story; `python docs/charts.py` draws its picture of a failure from the same page.
+Needs the packages of the tests, and a quiet machine.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TUTORIAL = ROOT / "docs" / "get-started.md"
+COMPLETE = (ROOT / "docs" / "get-started.md", ROOT / "docs" / "how-to" / "middleware-authors.md")
 README = ROOT / "README.md"
 STORY = ROOT / "examples" / "litellm_story" / "README.md"
 # The parts of a failure report to show: the headline, the table of times, the excess.
@@ -31,6 +32,7 @@ EXCERPT = re.compile(
 COUNTED = re.compile(r"^```console\n(\$ mwbudget measure .*?\n\n)", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"# ([\w./]+\.\w+)\n")
+WRITTEN = re.compile(r"<!-- (\w+\.md) -->\n")
 # Lines of pytest's header on the machine and on other plugins.
 HEADER = re.compile(
     r"^(platform|rootdir|configfile|plugins|asyncio|benchmark|cachedir|hypothesis profile)\b.*\n", re.MULTILINE
@@ -42,9 +44,9 @@ COMMANDS["$ mwbudget "] = ("pytest_mwbudget",)
 def main() -> None:
     """Rewrite the named pages, or all."""
     pages = [Path(name).resolve() for name in sys.argv[1:]]
-    for page in pages or [TUTORIAL, *sorted(ROOT.glob("examples/*/README.md"))]:
+    for page in pages or [*COMPLETE, *sorted(ROOT.glob("examples/*/README.md"))]:
         with tempfile.TemporaryDirectory() as folder:
-            text = renewed(page.read_text(encoding="utf-8"), Path(folder), ROOT if page != TUTORIAL else Path(folder))
+            text = renewed(page.read_text(encoding="utf-8"), Path(folder), Path(folder) if page in COMPLETE else ROOT)
         page.write_text(text, encoding="utf-8")
     README.write_text(with_excerpt(README.read_text(encoding="utf-8")), encoding="utf-8")
 
@@ -75,12 +77,17 @@ def renewed(text: str, folder: Path, place: Path) -> str:
         code = found[2]
         name = NAMED.match(code)
         if name and place == folder:
+            (folder / name[1]).parent.mkdir(parents=True, exist_ok=True)
             (folder / name[1]).write_text(code, encoding="utf-8")
+        if written := WRITTEN.match(code):
+            return f"```{found[1]}\n{written[0]}{(folder / written[1]).read_text(encoding='utf-8')}```"
         command = code.partition("\n")[0]
-        begin = next((one for one in COMMANDS if code.startswith(one)), None)
-        if found[1] != "console" or begin is None:
+        line = command if found[1] == "console" else f"$ {command}"
+        begin = next((one for one in COMMANDS if line.startswith(one)), None)
+        if begin is None or not (found[1] == "console" or (found[1] == "sh" and place == folder)):
             return found[0]
-        return f"```console\n{command}\n{output(COMMANDS[begin], command.removeprefix(begin), place)}```"
+        printed = output(COMMANDS[begin], line.removeprefix(begin), place)
+        return f"```console\n{command}\n{printed}```" if found[1] == "console" else found[0]
 
     return BLOCK.sub(block, text)
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import configparser
 import copy
 import importlib.util
 import json
+import os
 import re
+import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -15,6 +20,8 @@ import pytest
 
 from pytest_mwbudget import plugin
 from pytest_mwbudget.model.quantities import TAILS
+
+from .counted import needs_allocations, needs_objects
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -121,10 +128,26 @@ def test_the_reference_names_every_keyword() -> None:
     assert [keyword for keyword in keywords() if f"| `{keyword}` |" not in text] == []
 
 
-def test_every_page_is_in_the_navigation() -> None:
+def test_every_page_is_once_in_the_navigation() -> None:
     site = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))
     pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
-    assert set(leaves(site["project"]["nav"])) == pages
+    assert sorted(leaves(site["project"]["nav"])) == sorted(pages)
+
+
+def test_the_landing_page_lists_every_page_once() -> None:
+    docs = ROOT / "docs"
+    pages = [page.relative_to(docs).as_posix() for page in docs.rglob("*.md")]
+    expected = [page for page in pages if page != "index.md" and not re.match(r"decisions/\d", page)]
+    links = LINK.findall((docs / "index.md").read_text(encoding="utf-8"))
+    assert sorted(link for link in links if link.endswith(".md")) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.relative_to(ROOT).as_posix()
+)
+def test_a_page_opens_with_a_sentence(page: Path) -> None:
+    first = page.read_text(encoding="utf-8").partition("\n\n")[2]
+    assert re.match(r"\w.*[.:]$", first.partition("\n\n")[0], re.DOTALL)
 
 
 def leaves(entry: Any) -> list[str]:
@@ -156,3 +179,23 @@ def test_the_gallery_shows_small_pages_that_load_nothing() -> None:
     for report in reports:
         assert report.stat().st_size <= 1_000_000
         assert not re.search(r"(src|href)=\"?(https?:)?//", report.read_text(encoding="utf-8"))
+
+
+@needs_objects
+@needs_allocations
+def test_the_gate_of_authors_keeps_its_budgets_with_the_starlette_that_is_here(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "how-to" / "middleware-authors.md").read_text(encoding="utf-8")
+    for name, text in re.findall(r"^```\w+\n# (\w+\.(?:py|ini))\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(tmp_path / "tox.ini")
+    (releases,) = re.findall(r"starlette\{(.*)\}", tox["tox"]["env_list"])
+    assert releases.split(",") == re.findall(r"^starlette(\d+): ", tox["testenv"]["deps"], re.MULTILINE)
+    command = tox["testenv"]["commands"].format(env_name="here", posargs="-p no:cacheprovider")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run = subprocess.run(
+        [sys.executable, "-m", *shlex.split(command)], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stdout
+    (measured,) = json.loads((tmp_path / "here.json").read_text(encoding="utf-8"))["measurements"]
+    assert measured["verdict"] == "pass"
