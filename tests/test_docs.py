@@ -170,6 +170,11 @@ def test_the_picture_of_a_failure_shows_what_the_example_shows() -> None:
     charts = script("charts")
     drawn = charts.terminal(*charts.outputs.failure())
     assert drawn == charts.FAILURE.read_text(encoding="utf-8"), "the picture is out of date: python docs/charts.py"
+    described = charts.outputs.failure()[2].partition(": ")[0]
+    for page in (ROOT / "README.md", ROOT / "docs" / "index.md"):
+        assert described in " ".join(page.read_text(encoding="utf-8").split()), (
+            f"the text of the picture in {page.name}"
+        )
 
 
 def test_the_gallery_shows_small_pages_that_load_nothing() -> None:
