@@ -149,7 +149,7 @@ class Steps:
                     own = {name: self.text(value) for name, value in step.get("env", {}).items()}
                     if self.machine.bash(self.text(step["run"]), **variables, **own):
                         outcome = "failure"
-                elif step["uses"].startswith("./"):
+                elif step["uses"].startswith("pytest-mwbudget/"):
                     if not self._composite(given):
                         outcome = "failure"
                 else:
@@ -160,7 +160,7 @@ class Steps:
         return not self.failed
 
     def _composite(self, given: Mapping[str, str]) -> bool:
-        """Run the action of this repository: the docs name a copy of it."""
+        """Run the action of this repository."""
         action = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
         assert set(given) <= set(action["inputs"])
         inputs = {name: one["default"] for name, one in action["inputs"].items()} | given
@@ -220,7 +220,7 @@ def included(pipeline: Mapping[str, Any]) -> dict[str, Any]:
     """Return a pipeline with the template of this repository in place of the copy that it includes."""
     pipeline = dict(pipeline)
     for include in pipeline.pop("include", ()):
-        assert include["local"].endswith("/templates/mw-budget.yml")
+        assert include["local"].endswith("/mw-budget.yml")
         for name, job in template(**include["inputs"]).items():
             pipeline[name] = job | pipeline.get(name, {})
     return pipeline

@@ -122,7 +122,7 @@ def comments(machine: Machine, *bodies: tuple[str, str]) -> None:
 
 def action(**inputs: str) -> list[Any]:
     """The steps of a job that uses the action."""
-    return [{"uses": "./vendor/pytest-mwbudget", "with": inputs}]
+    return [{"uses": "pytest-mwbudget/pytest-mwbudget@v1.0.0", "with": inputs}]
 
 
 # ---- the action -----------------------------------------------------------------------------------------------------
