@@ -13,6 +13,7 @@ import pytest
 from pytest_mwbudget.analysis import estimates
 from pytest_mwbudget.analysis.calibration import FEWEST_DIVIDED, FEWEST_NULLS, OWN_NULLS, handovers
 from pytest_mwbudget.analysis.estimates import (
+    LONE_SHARE,
     MOST_OF_A_STEP,
     SHARED_SHARE,
     SUSPENDING_SHARE,
@@ -373,7 +374,14 @@ def test_the_split_of_a_task_layer_says_what_it_shares_with_its_neighbours() -> 
     entries = [*CHAIN[:1], replace(CHAIN[1], own_task=True), *CHAIN[2:]]
     estimates = estimated(samples(OWNED, NULLS), entries)
     task_us = estimates.split[0].estimate
-    assert estimates.shared_us == {0: pytest.approx((SHARED_SHARE - SUSPENDING_SHARE) * task_us)}
+    assert estimates.shared_us == {0: pytest.approx((LONE_SHARE - SUSPENDING_SHARE) * task_us)}
+
+
+def test_task_layers_one_in_another_share_more() -> None:
+    entries = [CHAIN[0], *(replace(inner, own_task=True) for inner in CHAIN[1:])]
+    estimates = estimated(samples(OWNED, NULLS), entries)
+    share = SHARED_SHARE - SUSPENDING_SHARE
+    assert estimates.shared_us == {i: pytest.approx(share * estimates.split[i].estimate) for i in (0, 1)}
 
 
 @pytest.mark.parametrize(

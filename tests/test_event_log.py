@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pytest_mwbudget.analysis.event_log import Spent, leaning_ns, passing_ns, spent
 from pytest_mwbudget.model.stack import ASIDE, FURTHER_OWNERS, HARNESS, SENDING, SUSPENDED
 
-OUTER, INNER, NULL, UNOWNED = 1, 2, 3, 4
+OUTER, INNER, NULL, UNOWNED, OTHERS = 1, 2, 3, 4, 5
 
 # A busy machine must not fail these tests.
 relaxed = settings(deadline=None)
@@ -167,6 +167,29 @@ def test_tasks_one_in_another_have_the_waits_before_their_own_steps() -> None:
     nested = (SUSPENDED, 13), (ASIDE, 23), (INNER, 23), (INNER | SENDING, 24), (INNER, 25), (SUSPENDED, 26), (INNER, 36)
     used = read(*begin, *nested, (OUTER, 37), (SUSPENDED, 38), (OUTER, 48), (HARNESS, 49))
     assert used.suspended == (0, 10 + 10, 10 + 10)
+
+
+def test_a_step_that_makes_another_request_leaves_the_wait_to_the_owner_that_waits() -> None:
+    """OUTER has a task that calls the inner app again while the request waits in INNER."""
+    again = (ASIDE, 30), (OUTER, 30), (INNER, 32), (OUTER, 33), (SUSPENDED, 34)
+    used = read((OUTER, 0), (INNER, 10), (SUSPENDED, 12), *again, (INNER, 60), (OUTER, 61), (HARNESS, 62))
+    assert used.suspended == (0, 0, (30 - 12) + (60 - 34))
+    assert used.ns == (0, 10 + 2 + 1 + 1, 2 + 1 + (30 - 12) + (60 - 34) + 1)
+
+
+@pytest.mark.parametrize("entered", [INNER, NULL])
+def test_the_time_of_a_worker_that_carries_the_request_is_of_the_owner_that_waits_for_it(entered: int) -> None:
+    worker = (SUSPENDED, 5), (ASIDE, 15), (OTHERS, 15), (entered, 18), (INNER, 20), (OTHERS, 21), (SUSPENDED, 24)
+    used = read((OUTER, 0), *worker, (OUTER, 30), (HARNESS, 31))
+    assert used.ns[OUTER] == 5 + (15 - 5) + (18 - 15) + (24 - 21) + (30 - 24) + 1
+    assert used.suspended[OUTER] == (15 - 5) + (30 - 24)
+
+
+def test_work_that_was_there_before_the_request_counts_once() -> None:
+    log = [HARNESS, 0, OUTER, 0, SUSPENDED, 5, ASIDE, 10, OTHERS, 10, SUSPENDED, 110, OUTER, 120, HARNESS, 121]
+    used = spent(log, 3 + FURTHER_OWNERS)
+    assert used.ns[OTHERS] == 100
+    assert used.resumed[OTHERS] == 1
 
 
 def test_the_time_between_the_marker_and_the_step_is_of_the_wait() -> None:

@@ -153,6 +153,6 @@ def test_two_names_of_one_file_are_refused(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pytest_mwbudget.session.artifacts, "find_spec", lambda name: None)
-    with pytest.raises(SettingError, match=r"^--html='x' needs the package jinja2, .*/pytest-mwbudget\[html\]\"$"):
+    with pytest.raises(SettingError, match=r"^--html='x' needs the package jinja2, .* \"pytest-mwbudget\[html\]\"$"):
         HTML.check(tmp_path / "x", "--html='x'")
     JSON.check(tmp_path / "y", "--json='y'")

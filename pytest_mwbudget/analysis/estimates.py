@@ -41,8 +41,9 @@ ALPHA = 0.01
 # The known error of the method, and its share of the row; the share of a row that suspends, which contains work of the
 # event loop and of other tasks (docs/decisions/0011).
 METHOD_US, METHOD_SHARE, SUSPENDING_SHARE = 0.1, 0.01, 0.04
-# The share of a task-spawning layer's row that may be task switches of its neighbours (docs/decisions/0038).
-SHARED_SHARE = 0.08
+# The share of a task-spawning layer's row that may be task switches of its neighbours: if it is the only such layer of
+# the stack, and if there are others (docs/decisions/0038).
+LONE_SHARE, SHARED_SHARE = 0.08, 0.15
 # The part of the known error that grows with the whole request, which leaves caches cold: its maximum and its share.
 COLD_US, COLD_SHARE = 0.3, 0.0003
 # Fewer requests may give no interval.
@@ -215,7 +216,7 @@ def estimate(
     slow = slowdown(wall.split.reference, best_ns) if wall.split.spent else 1.0
     tasks = {first_part(entries, entry.parent) for entry in entries if entry.own_task and entry.parent is not None}
     shared: dict[Key, Microseconds] = {
-        i: (SHARED_SHARE - SUSPENDING_SHARE) * abs(us.estimate) for i, us in split.items() if i in tasks
+        i: shared_share(len(tasks)) * abs(us.estimate) for i, us in split.items() if i in tasks
     }
     least_us = method_us(0.0, whole.estimate)
     outer_probes = sum(probes_around, ZERO)
@@ -466,6 +467,11 @@ def method_us(us: Microseconds, whole_us: Microseconds, *, suspends: bool = Fals
     """Return the known error of the method for a row of `us` in a request of `whole_us`."""
     share = SUSPENDING_SHARE if suspends else METHOD_SHARE
     return METHOD_US + min(COLD_US, COLD_SHARE * whole_us) + share * abs(us)
+
+
+def shared_share(task_layers: int) -> float:
+    """Return the share by which the row of one of so many task-spawning layers may be further off."""
+    return (SHARED_SHARE if task_layers > 1 else LONE_SHARE) - SUSPENDING_SHARE
 
 
 def detection_limit_of_nulls(nulls: Mapping[EntryIndex, list[float]], alpha: float) -> Microseconds:

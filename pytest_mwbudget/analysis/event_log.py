@@ -30,7 +30,7 @@ def spent(log: Sequence[int], owners: int) -> Spent:
     ns, suspended, resumed = [0] * owners, [0] * owners, [0] * owners
     if len(log) < 4:
         return Spent(tuple(ns), tuple(suspended), tuple(resumed))  # the request reached no probe
-    log = carrying_on(log)
+    log = carrying_on(log, owners)
     owner, since, waited = int(HARNESS), log[3], 0
     for following, now in zip(log[2::2], log[3::2], strict=True):
         if following > OWNER_BITS:
@@ -47,28 +47,39 @@ def spent(log: Sequence[int], owners: int) -> Spent:
                     waited = 0
         owner, since = following, now
     others = Owner(owners + OTHERS)
-    if ns[others]:
-        carried_for = _carried_for(log, others, layers=range(HARNESS + 1, owners + NULL))
+    carried_for = _carried_for(log, others, layers=range(HARNESS + 1, owners + NULL + 1)) if ns[others] else others
+    if carried_for != others:
         for of in (ns, suspended, resumed):
             of[others], of[carried_for] = 0, of[carried_for] + of[others]
     return Spent(tuple(ns), tuple(suspended), tuple(resumed))
 
 
-def carrying_on(log: Sequence[int]) -> Sequence[int]:
-    """Return a log in which steps that enter a layer are not aside: a task of their own carries the request on.
+def carrying_on(log: Sequence[int], owners: int) -> Sequence[int]:
+    """Return a log in which steps that carry the request on are not aside: its owner waits, and they enter a layer.
 
-    A step aside begins outside of all layers, so what it crosses first is the begin of a layer, or a message.
+    While the owner waits in an inner layer, a step that enters a layer makes another request beside this one.
     """
-    markers = [
-        place
-        for place in range(0, len(log) - 4, 2)
-        if log[place] == ASIDE and HARNESS < log[place + 4] <= OWNER_BITS and log[place + 2] >= HARNESS
-    ]
-    if not markers:
+    if ASIDE not in log[::2]:
         return log
-    kept = list(log)
-    for place in reversed(markers):
-        del kept[place : place + 2]
+    kept: list[int] = []
+    waiting: Counter[int] = Counter()
+    before, is_aside = int(HARNESS), False
+    for place in range(0, len(log), 2):
+        owner = log[place] & OWNER_BITS if log[place] > OWNER_BITS else log[place]
+        if owner == ASIDE:
+            step, entered = (*log[place + 2 : place + 6 : 2], SUSPENDED, SUSPENDED)[:2]
+            is_aside = not (waiting[step] > 0 and HARNESS < entered <= owners + NULL)
+            if not is_aside:
+                before = owner
+                continue
+        elif owner == SUSPENDED:
+            if before >= HARNESS and not is_aside:
+                waiting[before] += 1
+            is_aside = False
+        elif before == SUSPENDED:
+            waiting[owner] -= 1
+        before = owner
+        kept += log[place : place + 2]
     return kept
 
 

@@ -93,7 +93,7 @@ def message_times(log: Sequence[int], owners: int) -> MessageTimes:
     called: list[list[int]] = [[] for _ in everyone]  # the ways of the calls that have not returned from each owner
     came: dict[int, tuple[int, int, int]] = {}
     first_ns, first_resumed, held, crossings, arrived = ([0] * owners for _ in range(5))
-    log = carrying_on(log)
+    log = carrying_on(log, owners)
     owner, since, waited = int(HARNESS), log[3] if len(log) > 3 else 0, 0
     for number, (raw, now) in enumerate(zip(log[2::2], log[3::2], strict=True)):
         following, flag = (raw & OWNER_BITS, raw // (OWNER_BITS + 1)) if raw > OWNER_BITS else (raw, 0)

@@ -13,7 +13,7 @@ from ..model.estimate import ZERO, Estimate, Microseconds, independent_sum
 from ..model.messages import FEWEST_MESSAGES, Messages, PerMessage
 from ..model.stack import NULL, Boundary, EntryIndex, Owner, owner_of
 from .calibration import US_PER_NS, handovers, interval
-from .estimates import SHARED_SHARE, SUSPENDING_SHARE, Estimates, Legs, detection_limit_of_nulls, method_us
+from .estimates import Estimates, Legs, detection_limit_of_nulls, method_us, shared_share
 from .event_log import Spent
 from .message_log import BEGINNING, MessageTimes, Way
 from .samples import Null, Samples, Split
@@ -124,8 +124,8 @@ class _Reading:
 
     def _shared_us(self, index: EntryIndex, row: Estimate) -> Microseconds:
         """Return how much of a task-spawning layer may be task switches of its neighbours."""
-        tasks = index in self.estimates.shared_us
-        return (SHARED_SHARE - SUSPENDING_SHARE) * abs(row.estimate) if tasks else 0.0
+        tasks = self.estimates.shared_us
+        return shared_share(len(tasks)) * abs(row.estimate) if index in tasks else 0.0
 
     def _typical(self, of: Callable[[MessageTimes], tuple[int, ...]]) -> list[int]:
         """Return the typical numbers by owner."""

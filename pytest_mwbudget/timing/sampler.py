@@ -10,6 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 from typing import Literal, TypeAlias
 
 from ..analysis.event_log import leaning_ns, passing_ns, spent
@@ -26,8 +28,8 @@ from .null_layers import random_blanks
 from .probes import Probes
 from .schedule import Schedule
 
-# A log is evaluated at most this often between two requests without probes.
-MOST_EVALUATIONS = 16
+# After a request without probes, logs are evaluated at most this often and for this time.
+MOST_EVALUATIONS, MOST_REST_NS = 16, 2_000_000
 # A deadline calls its `tick` this often.
 TICK_NS = 100_000_000
 
@@ -75,7 +77,7 @@ class Sampler:
     # Fixed work that is timed after each request of the split, if a budget needs it.
     pieces: Pieces | None
     turns: int = 0
-    # The log of the latest request of the split, and the time from the begin of one such request to that of the next.
+    # The log of the latest request of the split, and the typical time from one such request to the next.
     full_log: Sequence[int] = ()
     interval_ns: float = 0.0
 
@@ -151,36 +153,40 @@ class Sampler:
         Rows and total must be of equally cold caches (docs/decisions/0018).
         """
         await self._settle(None, deadline)
-        discarded = Split()
         for _ in range(count):
             begin = self.clock()
             hop = self._hop_ns()
             reference = reference_ns(self.clock)
             self.samples.whole.add(await self.call(None), reference, hop, self.samples.served)
             self.samples.requests += 1
-            self.rest(begin, reference, discarded)
+            self.rest(begin, reference)
             if deadline.over():
                 return
 
-    def rest(self, begin_ns: Nanoseconds, reference: float, discarded: Split) -> None:
+    def rest(self, begin_ns: Nanoseconds, reference: float) -> None:
         """Do what is done after each request of the split, until as long after its begin.
 
         That work leaves caches cold, as do other processes on the same physical core meanwhile.
         """
+        end_ns = min(begin_ns + self.interval_ns, self.clock() + MOST_REST_NS)
         for _ in range(MOST_EVALUATIONS):
-            self._evaluate_a_log(reference, discarded)
-            if self.clock() - begin_ns >= self.interval_ns:
+            self._evaluate_a_log(reference)
+            if self.clock() >= end_ns:
                 return
 
-    def _evaluate_a_log(self, reference: float, discarded: Split) -> None:
-        """Do what is done after a request of the split, and add the result to what is discarded."""
+    def interval_after(self, request_ns: float) -> float:
+        """Return the time from one request without probes to the next, where one takes `request_ns`."""
+        return max(request_ns, min(self.interval_ns, request_ns + MOST_REST_NS))
+
+    def _evaluate_a_log(self, reference: float) -> None:
+        """Do what is done after a request of the split."""
         if self.full_log:
             null = self._null(self.probes, self.rng.choice(self.probes.probed))
             used = spent(list(self.full_log), self.probes.owners)
             messages = self._messages(self.full_log)
             passing = passing_ns(self.full_log, self.probes.null_owner)
             leaning = self._leaning(null, self.full_log)
-            discarded.add(reference, null, used.ns[self.probes.null_owner], used, None, messages, passing, leaning)
+            Split().add(reference, null, used.ns[self.probes.null_owner], used, None, messages, passing, leaning)
 
     # ---- split ------------------------------------------------------------------------------------------------------
 
@@ -188,22 +194,29 @@ class Sampler:
         """Make rounds of requests, about `count` in all, with every probe in place."""
         if not probes.probed:
             return
+        with probes.installed([*probes.probed, *probes.stack.strays]):
+            await self._settle(probes.watch, deadline)
+            begun = await self._split_requests(probes, count, deadline)
+        if probes is self.probes and len(begun) > 1:
+            self.interval_ns = median(later - ns for ns, later in pairwise(begun))
+
+    async def _split_requests(self, probes: Probes, count: int, deadline: Deadline) -> Sequence[Nanoseconds]:
+        """Sample about `count` requests; return when each request began."""
         wall = probes is self.probes
         split = self.samples.split if wall else self.samples.cpu
         fewest = self.schedule.fewest_of_leg // (1 if wall else self.schedule.cpu_every)
-        with probes.installed([*probes.probed, *probes.stack.strays]):
-            await self._settle(probes.watch, deadline)
-            begin, before = self.clock(), self.samples.requests
-            for number, index in enumerate(self._in_turns(probes.probed, max(count, fewest)), 1):
-                null = self._null(probes, index)
-                with probes.doubled(null.index, null.blanks):
-                    while not await self._split_request(probes, null, split):
-                        pass
-                if wall:
-                    self.interval_ns = (self.clock() - begin) / (self.samples.requests - before)
-                if deadline.over():
-                    return
-                self.samples.rounds += wall and number % len(probes.probed) == 0
+        begun: list[Nanoseconds] = []
+        for number, index in enumerate(self._in_turns(probes.probed, max(count, fewest)), 1):
+            null = self._null(probes, index)
+            with probes.doubled(null.index, null.blanks):
+                is_sample = False
+                while not is_sample:
+                    begun.append(self.clock())
+                    is_sample = await self._split_request(probes, null, split)
+            if deadline.over():
+                break
+            self.samples.rounds += wall and number % len(probes.probed) == 0
+        return begun
 
     def _null(self, probes: Probes, index: EntryIndex) -> Null:
         wall = probes is self.probes

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from ..analysis.samples import Series, Split
+from ..analysis.samples import Series
 from ..analysis.savings import Arm, savings
 from ..analysis.verdicts import more_time
 from ..analysis.witness import in_doubt, judged_by_both
@@ -51,8 +51,7 @@ async def compared(timing: Timing, timed: Timed, counts: Mapping[RowIndex, Count
     if not wanted or not most_ns:
         return timed
     begin = timing.environment.clock()
-    request_ns = max(timed.whole.estimate * 1000, timing.sampler.interval_ns)
-    run = Savings(timing, request_ns, most_ns, rounds)
+    run = Savings(timing, timed.whole.estimate * 1000, most_ns, rounds)
     saved = await run.measured([rows[row] for row in sorted(wanted)])
     layers = dict(timed.layers)
     for row in wanted:
@@ -74,7 +73,7 @@ async def compared(timing: Timing, timed: Timed, counts: Mapping[RowIndex, Count
 class Savings:
     """Compare whole requests with every layer and without single ones, for `most_ns` in at most `most_rounds`.
 
-    A request takes `request_ns`, with the time until the next. `requests` is the number of requests that were made.
+    A request takes `request_ns`. `requests` is the number of requests that were made.
     """
 
     timing: Timing
@@ -97,10 +96,14 @@ class Savings:
         saved = savings(rounds, run_task, self.request_ns / 1000, timing.sampler.samples.quick_ns())
         return saved | {index: Saves(None, why) for index, why in arms.why_not.items()}
 
+    @property
+    def _block_ns(self) -> float:
+        return self.timing.schedule.block * self.timing.sampler.interval_after(self.request_ns)
+
     def _too_slow(self, layers: int) -> str | None:
         """Say that there is too little time for the fewest rounds, None if there is enough."""
         schedule = self.timing.schedule
-        needed_ns = schedule.fewest_savings * (layers + 1) * schedule.block * self.request_ns
+        needed_ns = schedule.fewest_savings * (layers + 1) * self._block_ns
         if needed_ns <= self.most_ns:
             return None
         longer = more_time(needed_ns / NS_PER_S / schedule.savings_share, time=self.timing.settings.more_time)
@@ -118,7 +121,7 @@ class Savings:
                 return await arms.rounds(
                     self._block,
                     deadline,
-                    schedule.block * self.request_ns,
+                    self._block_ns,
                     most=self.most_rounds,
                     whole=math.isqrt,
                     around=garbage_collection_deferred,
@@ -137,11 +140,11 @@ class Savings:
         Between two requests passes the same time as between those of the split.
         """
         clock, schedule = self.timing.environment.clock, self.timing.schedule
-        taken, discarded, before = Series(), Split(), reference_ns(clock)
+        taken, before = Series(), reference_ns(clock)
         for number in range(schedule.block):
             begin = clock()
             ns = await self._request()
-            self.timing.sampler.rest(begin, before, discarded)
+            self.timing.sampler.rest(begin, before)
             after = reference_ns(clock)
             if number >= schedule.block_settle_calls:
                 taken.add(ns, max(before, after))
