@@ -13,9 +13,9 @@ The true cost of up to six layers of a stack, and of those that suspend, is meas
 our probes: in its place the layer stands between two layers that read the clock when a call or a message passes. The
 time between these two with the layer, less the time without it, is what the layer takes itself. Requests with the layer
 and without it take turns, with a server's work between them and as much time as in a measurement, and only those at the
-best speed of the machine count. Spins and sleeps vary in length, and
-each layer notes how long its own took. The class of each layer has code of its own, as the middlewares of an app have.
-A no-op counts as told from zero if its interval lies above zero.
+best speed of the machine count. Spins and sleeps vary in length, and each layer notes how long its own took. The class
+of each layer has code of its own, as the middlewares of an app have. A no-op counts as told from zero if its interval
+lies above zero.
 
 A reading is left out if the half width of its true cost is more than half of its own, or if its table says that the
 machine ran at least a quarter slower than at its best.
@@ -332,7 +332,7 @@ def coverage_goal(readings: list[Reading]) -> Goal:
     """Judge how often an interval holds its truth."""
     share = sum(map(covered, readings)) / max(1, len(readings))
     return Goal(
-        f"an interval holds the truth at least as often as it says, {per_cent(1 - ALPHA, 1)}",
+        f"at least {per_cent(1 - ALPHA, 1)} of all intervals hold the truth",
         f"{per_cent(share, 1)} of {len(readings)} intervals",
         share >= 1 - ALPHA,
     )
@@ -348,7 +348,7 @@ def tables_goal(readings: list[Reading]) -> Goal:
     low = sum(reading["high"] < reading["truth_us"] for reading in readings)
     missed = len(readings) - sum(map(covered, readings))
     return Goal(
-        f"all intervals of a table hold the truth at least as often as they say, {per_cent(1 - ALPHA, 1)}",
+        f"all intervals hold the truth in at least {per_cent(1 - ALPHA, 1)} of all tables",
         f"{per_cent(held, len(whole))} of {len(whole)} tables; of the {missed} intervals that miss, {low} are below the"
         " truth",
         bool(whole) and held >= (1 - ALPHA) * len(whole),

@@ -211,16 +211,16 @@ BODY = b",".join(b'{"id": %d, "name": "user %d"}' % (number, number * 7919 % 100
 class Wire:
     """The work of a server between two requests of one connection, with the client at the other end.
 
-    `interval_ns` is the time from the begin of a request to that of the next, if the work takes no longer.
+    `interval_ns` is the time from the start of one request to the start of the next, if the work takes no longer.
     """
 
     RESPONSE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(BODY), BODY)
     REQUEST = b"GET / HTTP/1.1\r\nhost: here\r\norigin: http://elsewhere\r\naccept-encoding: gzip\r\n\r\n"
 
-    def __init__(self, interval_ns: float = 0.0) -> None:
+    def __init__(self) -> None:
         import httptools  # the report needs no parser
 
-        self.interval_ns = interval_ns
+        self.interval_ns = 0.0
         self.client, self.server = socket.socketpair()
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.server, selectors.EVENT_READ)
@@ -276,8 +276,8 @@ def intervals_ns() -> Iterator[list[float]]:
 async def take(series: Series, count: int, request: Callable[[], Awaitable[float]], wire: Wire | None = None) -> None:
     """Add the nanoseconds of `count` requests, each with the slower of the reference workloads before and after.
 
-    The reference workload runs once between two requests, as in a measurement. Run twice in a row, it would be faster.
-    So does the `wire`.
+    The `wire` works between two requests. The reference workload runs once there, as in a measurement: run twice in a
+    row, it would be faster.
     """
     before = reference_ns(perf_counter_ns)
     for _ in range(count):
@@ -307,10 +307,10 @@ async def cost(
 ) -> Cost:
     """Measure the cost of a layer made by `kind`, without any probe.
 
-    The layer is between two layers of `Glance`. Whole requests with the layer and without it take
-    turns. The endpoint's own spin is subtracted. A request counts only if the reference workload next to the request
-    ran at the best known speed of the machine. The measurement takes `seconds`, or up to three times as long if the
-    cost is not yet known to `KNOWN_US` and `KNOWN_SHARE`.
+    The layer is between two layers of `Glance`. Whole requests with the layer and without it take turns. The endpoint's
+    own spin is subtracted. A request counts only if the reference workload next to the request ran at the best known
+    speed of the machine. The measurement takes `seconds`, or up to three times as long if the cost is not yet known to
+    `KNOWN_US` and `KNOWN_SHARE`.
     """
     layer = kind(own(Glance)(endpoint))
     warm_calls = WARM_CALLS // 10 if endpoint.median_us else WARM_CALLS

@@ -155,7 +155,7 @@ def test_the_action_keeps_the_speeds_of_earlier_jobs(origin: Project, tmp_path: 
 @needs_jq
 def test_the_action_fails_and_comments_where_a_budget_is_exceeded(origin: Project, tmp_path: Path) -> None:
     github, job = GitHub(tmp_path), machine(origin, "change")
-    comments(job, ("github-actions[bot]", "coverage: 9 %"), ("somebody", f"{MARK}\nmine"))
+    comments(job, ("github-actions[bot]", "coverage: 9 %"), ("a-reviewer", f"{MARK}\nmine"))
     assert not github.run(job, action(requirement="pytest-mwbudget[html]==1.0.0"), PULL_REQUEST)
     assert job.calls("pip") == ["install pytest-mwbudget[html]==1.0.0"]
     kept = github.artifact("mw-budget-budgets-0")

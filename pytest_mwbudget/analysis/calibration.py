@@ -245,9 +245,9 @@ def interleaved(series: Iterable[Sequence[float]]) -> list[float]:
 def _readings(nulls: _Nulls | None, probed: Sequence[EntryIndex]) -> dict[EntryIndex, list[float]]:
     """Return by entry the nanoseconds of a probe in each request, at the typical pace."""
     readings: dict[EntryIndex, list[float]] = {index: [] for index in probed}
-    return (
-        readings if nulls is None else readings | _probes_ns(nulls, nulls.steady.nulls_at_typical_tempo(nulls.typical))
-    )
+    if nulls is not None:
+        readings |= _probes_ns(nulls, nulls.steady.nulls_at_typical_tempo(nulls.typical))
+    return readings
 
 
 def _probes_ns(nulls: _Nulls, nulls_ns: Iterable[float]) -> dict[EntryIndex, list[float]]:
@@ -263,7 +263,7 @@ def _probes_ns(nulls: _Nulls, nulls_ns: Iterable[float]) -> dict[EntryIndex, lis
 def _scatter_ns(by_entry: Mapping[EntryIndex, Sequence[float]]) -> list[float]:
     """Return by how many nanoseconds the probe of each request differs from the typical probe at its boundary.
 
-    Where a boundary has few readings, the typical probe is that of all boundaries.
+    A boundary with fewer than FEWEST_NULLS readings uses the typical probe of all boundaries.
     """
     pooled = interleaved(by_entry.values())
     typical = {index: median(own if len(own) >= FEWEST_NULLS else pooled) for index, own in by_entry.items() if own}

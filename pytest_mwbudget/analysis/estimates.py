@@ -400,7 +400,7 @@ class Legs:
         return self.split.resumptions(owners) if self.split.spent else 0
 
     def step(self, whole: Estimate | None, probes: Estimate) -> Estimate:
-        """Return what it costs to log a step of the event loop: the time that a request takes longer than `whole`.
+        """Return the cost of logging a step of the event loop, which makes probed requests longer than `whole`.
 
         `probes` is the cost of all probes. Probes after a step find colder caches than their null layers, so this cost
         includes theirs. Without `whole` it is known only roughly.
@@ -470,7 +470,10 @@ def method_us(us: Microseconds, whole_us: Microseconds, *, suspends: bool = Fals
 
 
 def shared_share(task_layers: int) -> float:
-    """Return the share by which the row of one of so many task-spawning layers may be further off."""
+    """Return the known error of a task-spawning layer, as a share of its row, beyond that of any row that suspends.
+
+    `task_layers` is the number of such layers in the stack.
+    """
     return (SHARED_SHARE if task_layers > 1 else LONE_SHARE) - SUSPENDING_SHARE
 
 

@@ -54,6 +54,11 @@ def spent(log: Sequence[int], owners: int) -> Spent:
     return Spent(tuple(ns), tuple(suspended), tuple(resumed))
 
 
+def _owners(log: Sequence[int]) -> list[int]:
+    """Return the owners of a log, without the bits that say how they were entered."""
+    return [owner & OWNER_BITS if owner > OWNER_BITS else owner for owner in log[::2]]
+
+
 def carrying_on(log: Sequence[int], owners: int) -> Sequence[int]:
     """Return a log in which steps that carry the request on are not aside: its owner waits, and they enter a layer.
 
@@ -64,8 +69,7 @@ def carrying_on(log: Sequence[int], owners: int) -> Sequence[int]:
     kept: list[int] = []
     waiting: Counter[int] = Counter()
     before, is_aside = int(HARNESS), False
-    for place in range(0, len(log), 2):
-        owner = log[place] & OWNER_BITS if log[place] > OWNER_BITS else log[place]
+    for place, owner in zip(range(0, len(log), 2), _owners(log), strict=True):
         if owner == ASIDE:
             step, entered = (*log[place + 2 : place + 6 : 2], SUSPENDED, SUSPENDED)[:2]
             is_aside = not (waiting[step] > 0 and HARNESS < entered <= owners + NULL)
@@ -86,7 +90,7 @@ def carrying_on(log: Sequence[int], owners: int) -> Sequence[int]:
 def _carried_for(log: Sequence[int], others: Owner, layers: Collection[int]) -> Owner:
     """Return the owner that waits when `others` carries the request into a layer; `others` if it does not."""
     waiting, is_aside = others, False
-    for before, following in pairwise(owner if owner < HARNESS else owner & OWNER_BITS for owner in log[::2]):
+    for before, following in pairwise(_owners(log)):
         if before == others and following in layers:
             return waiting
         if before == SUSPENDED:
@@ -120,7 +124,7 @@ def leaning_ns(log: Sequence[int], null: Owner, unowned: Owner) -> Nanoseconds:
     The blank layer between them logs the latter as `unowned`, next to time of `null`. Other unowned time is elsewhere.
     """
     leaning = 0
-    owners = [owner if owner < 0 else owner & OWNER_BITS for owner in log[::2]]
+    owners = _owners(log)
     for place, (since, now) in enumerate(pairwise(log[1::2])):
         if owners[place] == null:
             leaning += now - since

@@ -168,7 +168,7 @@ class Sampler:
 
         That work leaves caches cold, as do other processes on the same physical core meanwhile.
         """
-        end_ns = min(begin_ns + self.interval_ns, self.clock() + MOST_REST_NS)
+        end_ns = begin_ns + self.interval_after(self.clock() - begin_ns)
         for _ in range(MOST_EVALUATIONS):
             self._evaluate_a_log(reference)
             if self.clock() >= end_ns:
