@@ -40,6 +40,7 @@ extensions = [
         "pytest_mwbudget.counting._core", sorted(glob(f"{core}/*.c")), depends=[f"{core}/core.h"], optional=optional
     ),
     Extension("pytest_mwbudget.interpreter._tracing", ["pytest_mwbudget/interpreter/_tracing.c"], optional=optional),
+    Extension("pytest_mwbudget.timing._pipeline", ["pytest_mwbudget/timing/_pipeline.c"], optional=optional),
 ]
 setup(
     ext_modules=[] if is_set("MWBUDGET_PURE") else extensions,

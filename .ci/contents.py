@@ -12,7 +12,7 @@ from zipfile import ZipFile
 
 # No C sources, no tests, and what the package reads at run time.
 SUFFIXES = {".py", ".md", ".html", ".css", ".j2", ".js", ".json", ".typed"}
-EXTENSIONS = {"_core", "_tracing"}
+EXTENSIONS = {"_core", "_tracing", "_pipeline"}
 
 
 def wrong(wheel: Path) -> list[str]:

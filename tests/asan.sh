@@ -4,7 +4,7 @@
 #   bash tests/asan.sh python3.13 [more arguments for pytest]
 #
 # Builds the extensions with both sanitizers into a temporary directory, beside a copy of the package and its tests, and
-# runs the tests of the counting core and of suspended tools there. Every object of the interpreter comes from malloc(),
+# runs the tests of the counting core, of suspended tools and of the machine's speed there. Every object of the interpreter comes from malloc(),
 # so that its use after its end is seen too. The first error ends the run. It needs gcc or clang with their
 # sanitizers' shared libraries, and a Python that has what the tests need; nothing is installed and nothing is
 # downloaded.
@@ -34,18 +34,19 @@ build() { # the extension's path, then its sources
 }
 build pytest_mwbudget/counting/_core pytest_mwbudget/counting/c_core/*.c
 build pytest_mwbudget/interpreter/_tracing pytest_mwbudget/interpreter/_tracing.c
+build pytest_mwbudget/timing/_pipeline pytest_mwbudget/timing/_pipeline.c
 export PYTHONMALLOC=malloc PYTHONPATH=$work UBSAN_OPTIONS=print_stacktrace=1
 run_tests() {
     # The tests start processes of their own: those inherit all of this.
     LD_PRELOAD="$("$compiler" -print-file-name=libasan.so) $("$compiler" -print-file-name=libubsan.so)" \
         "$python" -m pytest -q -p no:cacheprovider "$@"
 }
-core_tests=(tests/test_c_core.py tests/test_cores.py tests/test_retained.py tests/test_foreign_tools.py tests/test_executed.py)
+core_tests=(tests/test_c_core.py tests/test_cores.py tests/test_retained.py tests/test_foreign_tools.py tests/test_executed.py tests/test_host_speed.py)
 if [ "${LEAKS:-0}" = 1 ]; then
     ASAN_OPTIONS=exitcode=0:log_path=report run_tests "${core_tests[@]}" -k "not (process or interpreter or tracer)" "$@"
     ls report.* >/dev/null  # without a report there was no search: the interpreter always leaves something behind
     # In every report, frame 0 is malloc() or the like and frame 1 its caller. The counting hooks call on behalf of others.
-    if grep -hE '^ *#1 .*/(c_core/[a-z]+|_tracing)\.c' report.* | grep -v ' in counting_'; then
+    if grep -hE '^ *#1 .*/(c_core/[a-z]+|_tracing|_pipeline)\.c' report.* | grep -v ' in counting_'; then
         echo "leaked by an extension" >&2
         exit 1
     fi

@@ -159,6 +159,15 @@ def test_the_noise_is_the_share_of_slow_moments(
     assert ("gate on counts" in found.remedy) is (state == "limited")
 
 
+def test_a_machine_that_is_never_alone_on_its_core_is_not_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "reference_ns", lambda clock: 1000.0)
+    monkeypatch.setattr(doctor, "issue_width", lambda: 2.0)
+    found = doctor.noise(1.01, ticking([10_000_000]))
+    assert found.state == "limited"
+    assert "used the same core in every moment" in found.text
+    assert "gate on counts" in found.remedy
+
+
 def test_versions_are_those_of_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "version_of", {"trio": "0.30"}.get)
     assert doctor.installed(doctor.LOOPS) == ["trio 0.30"]

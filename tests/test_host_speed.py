@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import random
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,10 +17,10 @@ import pytest
 import starlette.applications  # noqa: F401
 from starlette.middleware import Middleware
 
-from pytest_mwbudget.analysis.slowdown import Interruptions, slowdown
+from pytest_mwbudget.analysis.slowdown import SIBLING_SLOWS, Interruptions, is_shared, slowdown
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.session.remembered_speed import BELIEVED_SHARE, HOPS_KEY, KEPT_RUNS, KEY, Recall, Seen, machine
-from pytest_mwbudget.timing import looks
+from pytest_mwbudget.timing import host_speed, looks, sampler
 from pytest_mwbudget.timing.host_speed import CALLS, Interrupted, Machine, kind, reference_ns
 
 from .apps import LEAN, SPIN, run_inside
@@ -99,6 +102,75 @@ def test_the_best_speed_is_the_quicker_of_what_was_known_and_what_was_seen() -> 
     machine.saw(500.0, 2.0)
     machine.saw(700.0, 2.0)
     assert (machine.best_ns, machine.seen_ns) == (500.0, 500.0)
+
+
+# ---- another thread on the same core ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [4, 5, 6, 8])
+def test_a_thread_that_has_its_core_to_itself_always_gets_its_full_width(width: int) -> None:
+    chance = random.Random(width)
+    assert not is_shared([chance.gauss(width, 0.003 * width) for _ in range(200)])
+
+
+@pytest.mark.parametrize("width", [4, 5, 6, 8])
+@pytest.mark.parametrize("share", [0.5, 0.7])
+def test_what_another_thread_takes_of_the_width_varies(width: int, share: float) -> None:
+    chance = random.Random(width)
+    assert is_shared([width * chance.uniform(share - 0.15, share + 0.15) for _ in range(200)])
+
+
+def test_half_of_a_narrow_core_is_shared_also_if_it_is_always_half() -> None:
+    assert is_shared([2.0] * 200)
+    assert not is_shared([2.0] * 7)
+    assert not is_shared([])
+
+
+@pytest.mark.skipif(find_spec("pytest_mwbudget.timing._pipeline") is None, reason="the extension was not built")
+def test_the_width_of_this_core_can_be_true() -> None:
+    width = import_module("pytest_mwbudget.timing._pipeline").issue_width()
+    assert width is None or 0 < width < 20
+
+
+def test_without_the_extension_no_width_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_speed, "_pipeline", None)
+    assert host_speed.issue_width() is None
+
+
+def test_a_shared_core_has_no_best_speed_only_a_guess() -> None:
+    machine = Machine()
+    assert machine.best_with(1700.0, shared=True) == 1700.0 / SIBLING_SLOWS
+    machine.saw(1700.0, 2.0, shared=True)
+    assert (machine.seen_ns, machine.best_ns) == (math.inf, 1700.0 / SIBLING_SLOWS)
+    assert machine.best_with(1100.0, shared=False) == 1100.0
+    machine.saw(1100.0, 2.0)
+    assert machine.best_ns == 1100.0
+    assert machine.best_with(1700.0, shared=True) == 1100.0
+    assert machine.best_with(1000.0, shared=True) == 1000.0
+
+
+@pytest.mark.parametrize(
+    ("widths", "us", "verdict"),
+    [
+        ((4.0, 4.01), 40.0, "fail"),
+        ((2.0, 3.3), 40.0, "undecided"),  # may be slowed down by 1.7 in the workload, and twice this in a layer
+        ((2.0, 3.3), 80.0, "fail"),
+    ],
+)
+def test_a_first_run_on_a_shared_core_fails_only_what_would_fail_on_a_quick_one(
+    widths: tuple[float, float], us: float, verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(7)
+    monkeypatch.setattr(host_speed, "_pipeline", SimpleNamespace(issue_width=lambda: chance.uniform(*widths)))
+    server = Server(machine=Machine())
+    # The clock stands while the reference workload runs, which would tell nothing of it.
+    monkeypatch.setattr(sampler, "reference_ns", lambda clock: 1700.0)
+    budgets = Budgets({"us": 20.0})
+    measurement = server.measure([Middleware(Costly, server.clock, us)], budgets=budgets, max_time_s=3.0)
+    assert measurement.layer("Costly").judged["us"].verdict == verdict
+    shared = widths[0] < 4
+    assert any("Its best is a guess" in note for note in measurement.notes) is shared
+    assert server.machine.seen_ns == (math.inf if shared else 1700.0)
 
 
 def test_the_best_hop_is_the_quicker_of_what_was_known_and_what_was_seen() -> None:

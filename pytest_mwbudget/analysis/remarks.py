@@ -18,22 +18,29 @@ UNEXPLAINED_SHARE, UNEXPLAINED_US = 0.06, 2.0
 COLD_WAIT_US = 40.0
 # A note names up to this many figures, and says the number of more.
 MOST_NAMED = 3
+GUESSED = "Its best is a guess: another thread, perhaps of another virtual machine, used the same core in every moment."
 # Waits for threads are noted from this share of the figure on.
 WAITED_SHARE = 0.1
 
 
-def remarks(look: Look, *, stopped: bool, framework: bool, outside_told: bool, mixed: bool = False) -> Iterator[str]:
+def remarks(
+    look: Look, *, stopped: bool, framework: bool, outside_told: bool, mixed: bool = False, guessed: bool = False
+) -> Iterator[str]:
     """Write the notes on the figures of the last look.
 
     `stopped` says that sampling stopped early, before the figures were precise; `framework` that the app object works
     outside its layers, as those of frameworks with middlewares of their own kind do; `outside_told` that another note
-    says what `(outside)` is; `mixed` that the total is of other requests than the rows.
+    says what `(outside)` is; `mixed` that the total is of other requests than the rows; `guessed` that the machine's
+    best speed is a guess.
     """
     times = _times(look)
     slow = {name: look.estimates.slowdowns[look.keys[name]] for name in times}
     if slowest(look) > 1:
         while_read = _while_read([name for name, slowdown in slow.items() if slowdown > 1], len(slow))
-        yield tagged(f"The machine ran {slowest(look):.2f} times slower than at its best{while_read}.", "slow-machine")
+        guess = f" {GUESSED}" if guessed else ""
+        yield tagged(
+            f"The machine ran {slowest(look):.2f} times slower than at its best{while_read}.{guess}", "slow-machine"
+        )
     yield from _waiting(look, times)
     if mixed:
         del times[TOTAL]

@@ -12,6 +12,7 @@ from ..model.stack import EntryIndex, Owner
 from .event_log import Spent
 from .intervals import paces_of_others, quickest, quiet, quiet_limit
 from .message_log import MessageTimes
+from .slowdown import is_shared
 
 # Slowdowns up to which a moment counts as quiet (docs/decisions/0010). By the reference workload: against the quickest
 # moments of the run; for a request of a pair, which takes the slower of two references. By the null layers, which vary
@@ -197,6 +198,7 @@ class Samples:
     - `split`; `cpu`: the same with probes that read the processor's clock
     - `whole`: the time of requests without probes
     - `machine`: pieces of fixed work beside the requests
+    - `widths`: no-ops per cycle that the core issued to this thread, before the requests of the split
     - `requests`: those that count; `settling`: those that do not, after code was patched
     - `sent` and `received`: messages that each entry typically sends and receives; few messages received are left out
     - `of_parts`: in an opened endpoint, the messages that each part sends and receives, past the probes of the others
@@ -208,6 +210,7 @@ class Samples:
     cpu: Split = field(default_factory=Split)
     whole: Series = field(default_factory=Series)
     machine: Series = field(default_factory=Series)
+    widths: Series = field(default_factory=Series)
     rounds: int = 0
     requests: int = 0
     settling: int = 0
@@ -227,6 +230,10 @@ class Samples:
     def quick_ns(self) -> float:
         """Return the reference workload's time in the quickest moments of the quickest kind of requests."""
         return min(quickest(self.whole.reference), quickest(self.split.reference))
+
+    def shared_throughout(self) -> bool:
+        """Return whether another thread worked on the same core even in the quickest moments."""
+        return is_shared(self.widths.steady(quickest(self.widths.reference)).values)
 
     def quick_hop_ns(self) -> float:
         """Return the time of the run's quick hops, infinite if none was measured."""

@@ -14,6 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from ..analysis.intervals import quickest
+from ..analysis.samples import Series
+from ..analysis.slowdown import is_shared
 from ..counting.backend import NOT_BUILT, counting_backend, why_no_counting
 from ..counting.events import why_no_events
 from ..interpreter.clocks import perf_counter_ns
@@ -22,7 +25,7 @@ from ..load.processor import siblings
 from ..model.quantities import COUNTED, EXECUTED
 from ..report.text import wrapped
 from ..session.provenance import version_of
-from ..timing.host_speed import Interrupted, processor, reference_ns
+from ..timing.host_speed import Interrupted, issue_width, processor, reference_ns
 from .app import FAILED, PASSED
 
 # Nothing to do; figures are missing or less precise; nothing can be measured.
@@ -208,14 +211,20 @@ def clock_steps(clock: Callable[[], int]) -> Finding:
 
 def noise(seconds: float, clock: Callable[[], int]) -> Finding:
     """Say how noisy the machine is now: by how much a fixed piece of work varies."""
-    begin_ns, before, readings = clock(), Interrupted.now(), []
+    begin_ns, before, readings, widths = clock(), Interrupted.now(), [], Series()
     while clock() - begin_ns < seconds * 1e9:
+        width = issue_width()
         readings.append(reference_ns(clock))
+        if width is not None:
+            widths.add(width, readings[-1])
     limit_ns = SLOW * min(readings)
     slow = sum(ns > limit_ns for ns in readings) / len(readings)
     text = f"{slow:.0%} of {seconds:g} s were at least a quarter slower than the quickest moment"
     if before is not None and (after := Interrupted.now()) is not None:
         text += f", and other processes took the core {after.times - before.times} times"
+    if is_shared(widths.steady(quickest(readings)).values):
+        text += "; another thread, perhaps of another virtual machine, used the same core in every moment"
+        slow = 1.0
     if slow <= FEW_SLOW:
         return Finding("the machine now", "fine", f"{text}: times are fine")
     if slow <= MANY_SLOW:

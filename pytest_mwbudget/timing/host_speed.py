@@ -10,9 +10,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..analysis.slowdown import Interruptions
+from ..analysis.slowdown import SIBLING_SLOWS, Interruptions
 from ..interpreter.clocks import perf_counter_ns
 from ..model.estimate import Microseconds, Nanoseconds
+
+try:
+    from . import _pipeline  # type: ignore[attr-defined]
+except ImportError:  # not built
+    _pipeline = None
 
 try:
     import resource
@@ -46,6 +51,11 @@ def work_ns(clock: Callable[[], int], calls: int) -> float:
     for number in range(calls):
         _same(number)
     return float(clock() - begin)
+
+
+def issue_width() -> float | None:
+    """Return the no-ops per cycle that the core issues to this thread now, in about 3 µs; None if this is not known."""
+    return None if _pipeline is None else _pipeline.issue_width()
 
 
 def hop_ns(clock: Callable[[], int]) -> float:
@@ -129,7 +139,11 @@ def _same(number: int) -> int:
 
 @dataclass(eq=False, slots=True)
 class Machine:
-    """The quickest nanoseconds of the reference workload and of the hop: known of earlier processes, and seen here."""
+    """The quickest nanoseconds of the reference workload and of the hop: known of earlier processes, and seen here.
+
+    What is seen while another thread uses the same core throughout is no best speed. `guessed_ns` then stands in, until
+    one is known.
+    """
 
     known_ns: float = math.inf
     # The time for which the machine was watched before the current measurement.
@@ -137,6 +151,7 @@ class Machine:
     known_hop_ns: float = math.inf
     seen_ns: float = math.inf
     seen_hop_ns: float = math.inf
+    guessed_ns: float = math.inf
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.known_ns):
@@ -144,17 +159,31 @@ class Machine:
 
     @property
     def best_ns(self) -> float:
-        """The quickest known time."""
-        return min(self.seen_ns, self.known_ns)
+        """The quickest known time, a guess if none is known."""
+        return min(self.seen_ns, self.known_ns) if self.is_known else self.guessed_ns
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a best speed is known."""
+        return math.isfinite(min(self.seen_ns, self.known_ns))
 
     @property
     def best_hop_ns(self) -> float:
         """The quickest known time of the hop, infinite if none was ever measured."""
         return min(self.seen_hop_ns, self.known_hop_ns)
 
-    def saw(self, quick_ns: float, seconds: float, quick_hop_ns: float = math.inf) -> None:
-        """Remember the quickest times of a measurement."""
-        self.seen_ns = min(self.seen_ns, quick_ns)
+    def best_with(self, quick_ns: float, *, shared: bool) -> float:
+        """Return the quickest known time in a measurement; `shared` if another thread uses the core throughout."""
+        if not shared:
+            return min(quick_ns, self.seen_ns, self.known_ns)
+        return min(quick_ns, self.best_ns) if self.is_known else quick_ns / SIBLING_SLOWS
+
+    def saw(self, quick_ns: float, seconds: float, quick_hop_ns: float = math.inf, *, shared: bool = False) -> None:
+        """Remember the quickest times of a measurement; `shared` if another thread used the core throughout."""
+        if shared:
+            self.guessed_ns = min(self.guessed_ns, quick_ns / SIBLING_SLOWS)
+        else:
+            self.seen_ns = min(self.seen_ns, quick_ns)
         self.seen_hop_ns = min(self.seen_hop_ns, quick_hop_ns)
         self.watched_s += seconds
 

@@ -243,7 +243,8 @@ class Timing:
         finally:
             self.environment.progress(None)
             samples = self.sampler.samples
-            self.environment.machine.saw(samples.quick_ns(), self.seconds, samples.quick_hop_ns())
+            shared = samples.shared_throughout()
+            self.environment.machine.saw(samples.quick_ns(), self.seconds, samples.quick_hop_ns(), shared=shared)
 
     async def confirm(self) -> None:
         """Raise StackChangedError if the stack has changed since it was traced."""
@@ -339,7 +340,7 @@ class Timing:
             self.stack.entries,
             outside=self.stack.outside,
             look=self.looks_before + self.looks,
-            best_ns=self.environment.machine.best_ns,
+            best_ns=self._best_ns(),
             last=self.over,
             hops=self.hops,
             best_hop_ns=self.environment.machine.best_hop_ns,
@@ -347,6 +348,10 @@ class Timing:
             mixed=self.mixed is not None,
         )
         return with_messages(estimates, self.sampler.samples, self.stack.entries)
+
+    def _best_ns(self) -> float:
+        samples = self.sampler.samples
+        return self.environment.machine.best_with(samples.quick_ns(), shared=samples.shared_throughout())
 
     def _interruptions(self) -> Interruptions:
         """Return the interruptions since sampling began."""
@@ -374,7 +379,14 @@ class Timing:
         framework = self.stack.outside and self.stack.entries[0].seam is not None
         without_asgi = self.stack.without_asgi
         mixed = self.mixed is not None
-        notes = remarks(look, stopped=stopped, framework=framework, outside_told=without_asgi, mixed=mixed)
+        notes = remarks(
+            look,
+            stopped=stopped,
+            framework=framework,
+            outside_told=without_asgi,
+            mixed=mixed,
+            guessed=not self.environment.machine.is_known and self.sampler.samples.shared_throughout(),
+        )
         turn = self.environment.turn.note
         return Timed(
             layers={row.layer.index: self._report(row, look) for row in look.rows if not row.is_frame},

@@ -23,7 +23,7 @@ from ..interpreter.clocks import Clock
 from ..interpreter.foreign_tools import garbage_collection_deferred
 from ..model.estimate import Nanoseconds
 from ..model.stack import EntryIndex
-from .host_speed import Pieces, reference_ns, work_ns
+from .host_speed import Pieces, issue_width, reference_ns, work_ns
 from .null_layers import random_blanks
 from .probes import Probes
 from .schedule import Schedule
@@ -232,7 +232,10 @@ class Sampler:
         """Sample a request; return whether it took the traced way. A request of another way is no sample."""
         samples, wall = self.samples, probes is self.probes
         hop = self._hop_ns()
+        width = issue_width() if wall else None
         reference = reference_ns(self.clock)
+        if width is not None:
+            samples.widths.add(width, reference)
         await self.call(probes.watch)
         samples.requests += 1
         if not self.ways.follow(probes.entered()):
