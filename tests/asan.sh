@@ -4,10 +4,10 @@
 #   bash tests/asan.sh python3.13 [more arguments for pytest]
 #
 # Builds the extensions with both sanitizers into a temporary directory, beside a copy of the package and its tests, and
-# runs the tests of the counting core, of suspended tools and of the machine's speed there. Every object of the interpreter comes from malloc(),
-# so that its use after its end is seen too. The first error ends the run. It needs gcc or clang with their
-# sanitizers' shared libraries, and a Python that has what the tests need; nothing is installed and nothing is
-# downloaded.
+# runs the tests of the counting core, of suspended tools and of the machine's speed there. Every object of the
+# interpreter comes from malloc(), so that its use after its end is seen too. The first error ends the run. It needs gcc
+# or clang with their sanitizers' shared libraries, and a Python that has what the tests need; nothing is installed and
+# nothing is downloaded.
 #
 # LEAKS=1 bash tests/asan.sh ... looks for leaks at the end instead of errors. The interpreter leaves much behind when it
 # ends, so only memory counts that an extension asked for on its own behalf. Tests that start processes are left out:

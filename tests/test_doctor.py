@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Callable
@@ -161,10 +162,11 @@ def test_the_noise_is_the_share_of_slow_moments(
 
 def test_a_machine_that_is_never_alone_on_its_core_is_not_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "reference_ns", lambda clock: 1000.0)
-    monkeypatch.setattr(doctor, "issue_width", lambda: 2.0)
+    widths = itertools.cycle([2.0, 2.5, 3.0])
+    monkeypatch.setattr(doctor, "issue_width", lambda: next(widths))
     found = doctor.noise(1.01, ticking([10_000_000]))
     assert found.state == "limited"
-    assert "used the same core in every moment" in found.text
+    assert "used the same core" in found.text
     assert "gate on counts" in found.remedy
 
 

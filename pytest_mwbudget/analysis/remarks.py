@@ -18,7 +18,7 @@ UNEXPLAINED_SHARE, UNEXPLAINED_US = 0.06, 2.0
 COLD_WAIT_US = 40.0
 # A note names up to this many figures, and says the number of more.
 MOST_NAMED = 3
-GUESSED = "Its best is a guess: another thread, perhaps of another virtual machine, used the same core in every moment."
+GUESSED = "Its best is a guess: another thread, perhaps of another virtual machine, used the same core throughout."
 # Waits for threads are noted from this share of the figure on.
 WAITED_SHARE = 0.1
 

@@ -9,10 +9,10 @@ from itertools import compress
 from statistics import median
 
 from ..model.stack import EntryIndex, Owner
+from .core_sharing import is_shared
 from .event_log import Spent
 from .intervals import paces_of_others, quickest, quiet, quiet_limit
 from .message_log import MessageTimes
-from .slowdown import is_shared
 
 # Slowdowns up to which a moment counts as quiet (docs/decisions/0010). By the reference workload: against the quickest
 # moments of the run; for a request of a pair, which takes the slower of two references. By the null layers, which vary
@@ -198,7 +198,7 @@ class Samples:
     - `split`; `cpu`: the same with probes that read the processor's clock
     - `whole`: the time of requests without probes
     - `machine`: pieces of fixed work beside the requests
-    - `widths`: no-ops per cycle that the core issued to this thread, before the requests of the split
+    - `widths`: no-ops per cycle that the core issued to this thread; empty where this cannot be read
     - `requests`: those that count; `settling`: those that do not, after code was patched
     - `sent` and `received`: messages that each entry typically sends and receives; few messages received are left out
     - `of_parts`: in an opened endpoint, the messages that each part sends and receives, past the probes of the others
@@ -231,9 +231,9 @@ class Samples:
         """Return the reference workload's time in the quickest moments of the quickest kind of requests."""
         return min(quickest(self.whole.reference), quickest(self.split.reference))
 
-    def shared_throughout(self) -> bool:
-        """Return whether another thread worked on the same core even in the quickest moments."""
-        return is_shared(self.widths.steady(quickest(self.widths.reference)).values)
+    def shared_throughout(self) -> bool | None:
+        """Return whether another thread worked on the same core even in the quickest moments, None if too few tell."""
+        return is_shared(self.widths.values, self.widths.reference) if self.widths.values else False
 
     def quick_hop_ns(self) -> float:
         """Return the time of the run's quick hops, infinite if none was measured."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from statistics import median, quantiles
+from statistics import median
 
 from ..model.estimate import Microseconds, Nanoseconds
 from ..model.stack import EntryIndex
@@ -14,13 +14,6 @@ from ..model.stack import EntryIndex
 STEADY = 1.10
 # A noisy neighbour slows apps down by up to this power of the reference workload's slowdown (docs/decisions/0010).
 APPS_SLOWED = 2
-# Another thread on the same core slows the reference workload down by about this.
-SIBLING_SLOWS = 1.7
-# A thread that has a core to itself is issued at least this many no-ops per cycle, and always equally many: the
-# quartiles differ by less than this share.
-LONE_WIDTH, LONE_SPREAD = 3.5, 0.05
-# Fewer readings tell nothing.
-FEWEST_WIDTHS = 8
 # A figure may be longer by interruptions if at least this many fall into it in each request, and take at least this
 # share of the time. A median does not show what happens in few requests.
 OFTEN, LONG = 0.3, 0.05
@@ -60,14 +53,6 @@ def slowdown(kept: Sequence[float], best_ns: float) -> float:
     """
     ratio = median(kept) / best_ns if kept and best_ns > 0 else 1.0
     return ratio if ratio > STEADY else 1.0
-
-
-def is_shared(widths: Sequence[float]) -> bool:
-    """Return whether another thread works on the same core, by the no-ops per cycle that were issued to this one."""
-    if len(widths) < FEWEST_WIDTHS:
-        return False
-    low, typical, high = quantiles(widths, n=4)
-    return typical < LONE_WIDTH or high - low > LONE_SPREAD * typical
 
 
 def waited_ns(readings: Sequence[float], best_ns: float, hops: int) -> Nanoseconds:

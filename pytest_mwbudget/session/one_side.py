@@ -33,7 +33,9 @@ class EachSpeed(Machine):
         super().__init__()
         self.fresh_ns: list[float] = []
 
-    def saw(self, quick_ns: float, seconds: float, quick_hop_ns: float = float("inf"), *, shared: bool = False) -> None:
+    def saw(
+        self, quick_ns: float, seconds: float, quick_hop_ns: float = float("inf"), *, shared: bool | None = False
+    ) -> None:
         """Remember the speed of a measurement."""
         super().saw(quick_ns, seconds, quick_hop_ns, shared=shared)
         self.fresh_ns.append(quick_ns)

@@ -10,7 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..analysis.slowdown import SIBLING_SLOWS, Interruptions
+from ..analysis.core_sharing import SIBLING_SLOWS
+from ..analysis.slowdown import Interruptions
 from ..interpreter.clocks import perf_counter_ns
 from ..model.estimate import Microseconds, Nanoseconds
 
@@ -142,7 +143,7 @@ class Machine:
     """The quickest nanoseconds of the reference workload and of the hop: known of earlier processes, and seen here.
 
     What is seen while another thread uses the same core throughout is no best speed. `guessed_ns` then stands in, until
-    one is known.
+    one is known. `shared` says whether one does, None if too few readings tell.
     """
 
     known_ns: float = math.inf
@@ -172,18 +173,20 @@ class Machine:
         """The quickest known time of the hop, infinite if none was ever measured."""
         return min(self.seen_hop_ns, self.known_hop_ns)
 
-    def best_with(self, quick_ns: float, *, shared: bool) -> float:
-        """Return the quickest known time in a measurement; `shared` if another thread uses the core throughout."""
-        if not shared:
-            return min(quick_ns, self.seen_ns, self.known_ns)
-        return min(quick_ns, self.best_ns) if self.is_known else quick_ns / SIBLING_SLOWS
+    def best_with(self, quick_ns: float, *, shared: bool | None) -> float:
+        """Return the quickest known time beside that of a measurement, a guess if none is known."""
+        if shared and not self.is_known:
+            return min(quick_ns / SIBLING_SLOWS, self.guessed_ns)
+        return min(quick_ns, self.seen_ns, self.known_ns) if shared is False else min(quick_ns, self.best_ns)
 
-    def saw(self, quick_ns: float, seconds: float, quick_hop_ns: float = math.inf, *, shared: bool = False) -> None:
-        """Remember the quickest times of a measurement; `shared` if another thread used the core throughout."""
-        if shared:
-            self.guessed_ns = min(self.guessed_ns, quick_ns / SIBLING_SLOWS)
-        else:
+    def saw(
+        self, quick_ns: float, seconds: float, quick_hop_ns: float = math.inf, *, shared: bool | None = False
+    ) -> None:
+        """Remember the quickest times of a measurement."""
+        if shared is False or (self.is_known and quick_ns < self.best_ns):
             self.seen_ns = min(self.seen_ns, quick_ns)
+        elif shared:
+            self.guessed_ns = min(self.guessed_ns, quick_ns / SIBLING_SLOWS)
         self.seen_hop_ns = min(self.seen_hop_ns, quick_hop_ns)
         self.watched_s += seconds
 

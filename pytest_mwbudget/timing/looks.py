@@ -117,7 +117,8 @@ class Timed:
     residue_us: Microseconds
     floor_us: Microseconds
     slowdown: float
-    reference_ns: float
+    # None if it is a guess.
+    reference_ns: float | None
     effort: Effort
     # How far the figures can be trusted.
     notes: tuple[str, ...]
@@ -353,6 +354,10 @@ class Timing:
         samples = self.sampler.samples
         return self.environment.machine.best_with(samples.quick_ns(), shared=samples.shared_throughout())
 
+    def _best_is_a_guess(self) -> bool:
+        machine = self.environment.machine
+        return not machine.is_known and self._best_ns() < self.sampler.samples.quick_ns()
+
     def _interruptions(self) -> Interruptions:
         """Return the interruptions since sampling began."""
         now = None if self.interrupted is None else Interrupted.now()
@@ -379,13 +384,14 @@ class Timing:
         framework = self.stack.outside and self.stack.entries[0].seam is not None
         without_asgi = self.stack.without_asgi
         mixed = self.mixed is not None
+        guessed = self._best_is_a_guess()
         notes = remarks(
             look,
             stopped=stopped,
             framework=framework,
             outside_told=without_asgi,
             mixed=mixed,
-            guessed=not self.environment.machine.is_known and self.sampler.samples.shared_throughout(),
+            guessed=guessed,
         )
         turn = self.environment.turn.note
         return Timed(
@@ -394,7 +400,7 @@ class Timing:
             residue_us=self._residue_us(look),
             floor_us=look.estimates.detection_limit_us,
             slowdown=slowest(look),
-            reference_ns=look.estimates.best_ns,
+            reference_ns=None if guessed else look.estimates.best_ns,
             effort=self._effort(),
             notes=(*([turn] if turn else []), *notes),
             ways=self.sampler.ways,

@@ -145,6 +145,14 @@ class Sampler:
         """Measure a hop if hops are measured. It comes before the reference workload, which makes caches warm again."""
         return None if self.hop is None else self.hop(self.clock)
 
+    def _reference_ns(self) -> float:
+        """Time the reference workload, and read how much of the core this thread has."""
+        reference = reference_ns(self.clock)
+        width = issue_width()
+        if width is not None:
+            self.samples.widths.add(width, reference)
+        return reference
+
     # ---- whole ------------------------------------------------------------------------------------------------------
 
     async def whole_leg(self, count: int, deadline: Deadline) -> None:
@@ -156,7 +164,7 @@ class Sampler:
         for _ in range(count):
             begin = self.clock()
             hop = self._hop_ns()
-            reference = reference_ns(self.clock)
+            reference = self._reference_ns()
             self.samples.whole.add(await self.call(None), reference, hop, self.samples.served)
             self.samples.requests += 1
             self.rest(begin, reference)
@@ -232,10 +240,7 @@ class Sampler:
         """Sample a request; return whether it took the traced way. A request of another way is no sample."""
         samples, wall = self.samples, probes is self.probes
         hop = self._hop_ns()
-        width = issue_width() if wall else None
-        reference = reference_ns(self.clock)
-        if width is not None:
-            samples.widths.add(width, reference)
+        reference = self._reference_ns()
         await self.call(probes.watch)
         samples.requests += 1
         if not self.ways.follow(probes.entered()):
