@@ -43,6 +43,9 @@ PACKAGES = (
     "sentry-sdk",
     "opentelemetry-sdk",
     "opentelemetry-instrumentation-asgi",
+    "opentelemetry-instrumentation-fastapi",
+    "prometheus-fastapi-instrumentator",
+    "django",
     "pyinstrument",
 )
 # What figures depend on: the package, and the scripts without their results.
