@@ -1,12 +1,12 @@
-"""Write docs/evidence.md: every bench script's method and results.
+"""Write docs/evidence.md: every bench script's method and results; also write pages of single scripts.
 
     python bench/evidence.py [--quick] [--only NAME ...] [--results FOLDER] [--page PATH]
     python bench/evidence.py --stored [--results FOLDER] [--page PATH]
 
 Runs the scripts one after another, keeps their results as JSON in the folder (default bench/results), and writes the
-page from all results there. A script that fails does not end the run: it is named at the end, and the exit status is 1.
-With --quick, folder and page are temporary unless they are given. With --stored nothing is run: the page is written
-from the stored results.
+page from all results there. Pages of single scripts are written beside it. A script that fails does not end the run: it
+is named at the end, and the exit status is 1. With --quick, folder and page are temporary unless they are given. With
+--stored nothing is run: the pages are written from the stored results.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ SCRIPTS = (
     "server",
     "load",
     "published",
+    "claims",
     "real_apps",
     "releases",
     "scale",
@@ -42,6 +43,8 @@ SCRIPTS = (
     "versus",
     "wild",
 )
+# The scripts with a page of their own, which their `page` writes, and its place beside docs/evidence.md.
+PAGES = {"claims": "explanation/claims.md"}
 
 INTRODUCTION = """# Evidence
 
@@ -67,10 +70,16 @@ def run(name: str, results: Path, quick: bool) -> bool:
 
 
 def about(name: str) -> str:
-    """Write a script's title and method. Parses the source, because packages that it imports may be missing."""
+    """Write a script's title and its method, unless the method is on a page of its own."""
+    title, method = docstring(name)
+    return "\n\n".join([f"## {title.rstrip('.')}", *([] if name in PAGES else [method_of(method)])])
+
+
+def docstring(name: str) -> tuple[str, str]:
+    """Return a script's title and method. Parses the source, because packages that it imports may be missing."""
     tree = ast.parse((HERE / f"{name}.py").read_text(encoding="utf-8"))
     title, _, method = (ast.get_docstring(tree) or "").partition("\n")
-    return f"## {title.rstrip('.')}\n\n{method_of(method)}"
+    return title, method
 
 
 def found(name: str, path: Path) -> tuple[str, Report]:
@@ -78,9 +87,22 @@ def found(name: str, path: Path) -> tuple[str, Report]:
     if not path.exists():
         return f"**Not run: there are no results. `python bench/evidence.py --only {name}` runs it.**", Report([])
     result = stored.loads(path.read_text(encoding="utf-8"))
-    warning = "**A quick run: it shows that the script works; its figures mean nothing.**" if result["quick"] else ""
     report = importlib.import_module(name).report(result["readings"])
-    return "\n\n".join(filter(None, [warning, body(report), taken(result)])), report
+    results = f"Method and results are on [a page of their own]({PAGES[name]})." if name in PAGES else body(report)
+    return "\n\n".join(filter(None, [warning(result), results, taken(result)])), report
+
+
+def own_page(name: str, path: Path) -> str:
+    """Write the page of a script that has one of its own."""
+    result = stored.loads(path.read_text(encoding="utf-8"))
+    about = "\n\n".join(filter(None, [warning(result), taken(result)]))
+    text: str = importlib.import_module(name).page(result["readings"], method_of(docstring(name)[1]), about)
+    return text
+
+
+def warning(result: dict[str, Any]) -> str:
+    """Return the warning before the results of a quick run; empty for others."""
+    return "**A quick run: it shows that the script works; its figures mean nothing.**" if result["quick"] else ""
 
 
 def line(goals: Sequence[Goal]) -> str:
@@ -165,7 +187,7 @@ def places(arguments: argparse.Namespace) -> tuple[Path, Path]:
 
 
 def main() -> None:
-    """Run the requested scripts, and write the page."""
+    """Run the requested scripts, and write the pages."""
     arguments = parsed()
     results, path = places(arguments)
     results.mkdir(parents=True, exist_ok=True)
@@ -173,6 +195,10 @@ def main() -> None:
     failed = [name for name in asked if not run(name, results, arguments.quick)]
     text, hidden = page(results)
     path.write_text(text, encoding="utf-8")
+    for name, place in PAGES.items():
+        if name in SCRIPTS and name not in hidden and (results / f"{name}.json").exists():
+            (path.parent / place).parent.mkdir(exist_ok=True)
+            (path.parent / place).write_text(own_page(name, results / f"{name}.json"), encoding="utf-8")
     if failed or hidden:
         sys.exit(f"failed: {', '.join(dict.fromkeys([*failed, *hidden]))}; above is what they said")
 

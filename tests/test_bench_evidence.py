@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import sys
 from pathlib import Path
@@ -77,6 +78,11 @@ def test_the_page_of_the_project_is_of_its_results(evidence: ModuleType) -> None
     assert (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8") == text, (
         "docs/evidence.md is stale: python bench/evidence.py --stored"
     )
+    for name, place in evidence.PAGES.items():
+        own = evidence.own_page(name, ROOT / "bench" / "results" / f"{name}.json")
+        assert (ROOT / "docs" / place).read_text(encoding="utf-8") == own, (
+            f"docs/{place} is stale: python bench/evidence.py --stored"
+        )
 
 
 @pytest.mark.parametrize(
@@ -198,6 +204,24 @@ def test_a_quick_run_writes_where_it_is_told_to(
 def test_what_is_stored_is_written_again(evidence: ModuleType, scripts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ask(evidence, monkeypatch, "--stored")
     assert "**Not run" in (scripts / "docs" / "evidence.md").read_text(encoding="utf-8")
+
+
+def test_a_script_can_have_a_page_of_its_own(
+    evidence: ModuleType, scripts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = scripts / "bench" / "paged_script.py"
+    script.write_text(f"{GOOD}\n\ndef page(*parts):\n    return repr(parts)\n", encoding="utf-8")
+    monkeypatch.setattr(evidence, "SCRIPTS", ("paged_script",))
+    monkeypatch.setattr(evidence, "PAGES", {"paged_script": "own/paged.md", "fine_script": "own/fine.md"})
+    (scripts / "bench" / "results").mkdir()
+    store(scripts / "bench" / "results", "paged_script")
+    ask(evidence, monkeypatch, "--stored")
+    assert "[a page of their own](own/paged.md)" in (scripts / "docs" / "evidence.md").read_text(encoding="utf-8")
+    (own,) = (scripts / "docs" / "own").iterdir()
+    readings, method, taken = ast.literal_eval(own.read_text(encoding="utf-8"))
+    assert readings == [{"of": "all"}]
+    assert method.endswith("How it does.")
+    assert taken == "python 3; 27 minutes."
 
 
 @pytest.mark.parametrize(
