@@ -156,9 +156,9 @@ def pair(what: str, name: str, before: float, after: float) -> list[Claim]:
     five, one = of(f"five, {name}"), of(f"one, {name}")
     share = saved(five, one)
     return [
-        Claim(f"{what}: five layers", before, five),
-        Claim(f"{what}: one layer", after, one),
-        Claim(f"{what}: saved", round(100 * (1 - after / before)), share, SAVING, "%"),
+        Claim(f"five layers, {what}", before, five),
+        Claim(f"one layer, {what}", after, one),
+        Claim(f"saved, {what}", round(100 * (1 - after / before)), share, SAVING, "%"),
     ]
 
 
@@ -172,7 +172,7 @@ def of_collapsing(figures: Figures) -> str:
         "Two of the five layers wrap `send`; the one layer wraps it once. The second wrapper takes"
         f" {told(less(CHUNK_OF_FIVE, CHUNK_OF_ONE), figures)} µs for each chunk here, and 0.05 µs as published. Between"
         " two of our requests stands a server's work, which leaves caches cold, and the layers are written anew. This"
-        " bench does not separate either from the speed of the machine."
+        " bench does not separate the effects of both and of the machine."
     )
 
 
@@ -187,10 +187,10 @@ SINGLE = [name for name in PUBLISHED_US if name != "all"]
 
 def instruments() -> list[Claim]:
     """Return the claims of instruments: what each adds, and that in units of the app without instruments."""
-    times = [Claim(f"{name}: added", us, ADDED[name]) for name, us in PUBLISHED_US.items()]
+    times = [Claim(f"{name}, added", us, ADDED[name]) for name, us in PUBLISHED_US.items()]
     units = [
         Claim(
-            f"{name}: added / bare app",
+            f"{name} / bare app",
             round(us / BARE_US, 2),
             less(over(of(name), of("bare")), constant(1)),
             RATIO,
@@ -285,10 +285,10 @@ HOP = over(of("five Mixed", "layers_us"), hops("five Mixed"))
 def of_django(figures: Figures) -> str:
     return (
         f"The number of hops of five middlewares is {told(hops('five Mixed'), figures)}, for `process_request` and"
-        f" `process_response` of each; sync-only it is {told(hops('five SyncMixed'), figures)}. The request takes"
-        f" {told(of('five Mixed'), figures)} µs before, {told(of('five SyncMixed'), figures)} µs after, and"
-        f" {told(of('Django'), figures)} µs without middlewares. A hop here contains the middleware's own work and"
-        " the wait for the thread, on a machine of two cores."
+        f" `process_response` of each; sync-only it is {told(hops('five SyncMixed'), figures)}. Their rows are"
+        f" {told(of('five Mixed', 'layers_us'), figures)} µs together before and"
+        f" {told(of('five SyncMixed', 'layers_us'), figures)} µs after. A hop here contains the middleware's own work"
+        " and the wait for the thread, on a machine of two cores."
     )
 
 
@@ -306,7 +306,7 @@ CASES = (
             *pair("security headers", "headers, 1", 5.46, 4.41),
             *pair(f"{CHUNKS} chunks", f"headers, {CHUNKS}", 15.27, 11.90),
             *pair(f"{MANY} chunks", f"headers, {MANY}", 92.45, 69.75),
-            Claim("one more chunk: one layer / five", 0.75, over(CHUNK_OF_ONE, CHUNK_OF_FIVE), RATIO, ""),
+            Claim("one more chunk, one layer / five", 0.75, over(CHUNK_OF_ONE, CHUNK_OF_FIVE), RATIO, ""),
         ],
         of_collapsing,
     ),

@@ -1,4 +1,4 @@
-"""What other people published about middlewares since: in-process, by message, under load, beside ours
+"""What other people published about middlewares, beside ours: in-process, by message, under load
 
     python bench/claims.py [--quick] [--json PATH]
 
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -211,13 +212,13 @@ for an app like theirs: read it to know how far such figures carry to another ma
 
 
 def remark(case: Case, figures: Figures) -> str:
-    """Write the remark of a case, with the number of its verdicts before it."""
-    words = [claim.verdict(figures) for claim in case.claims]
-    counted = ", ".join(f"{word} {words.count(word)}" for word in WORDS if word in words)
-    try:
-        return f"Verdicts: {counted}. {case.remark(figures)}"
-    except KeyError:
-        return f"Verdicts: {counted}. Not all apps of this text were measured."
+    """Write which figures of a case agree and which do not, and the remark of the case."""
+    verdicts = [(claim.verdict(figures), claim.what) for claim in case.claims]
+    named = {word: [what for verdict, what in verdicts if verdict == word] for word in WORDS}
+    parts = [f"{word.capitalize()}: {'; '.join(names)}." for word, names in named.items() if names]
+    with suppress(KeyError):  # without some of the figures there is no remark
+        parts.append(case.remark(figures))
+    return " ".join(parts)
 
 
 def report(readings: list[Reading]) -> Report:
