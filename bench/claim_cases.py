@@ -93,7 +93,7 @@ class Claim:
     within: float | None = None
     unit: str = "µs"
 
-    def found(self, figures: Figures) -> Estimate | None:
+    def measured(self, figures: Figures) -> Estimate | None:
         """Return our figure, None if a part of it is missing."""
         try:
             return self.ours(figures)
@@ -102,7 +102,7 @@ class Claim:
 
     def verdict(self, figures: Figures) -> str:
         """Compare the interval of our figure with the allowed range."""
-        ours = self.found(figures)
+        ours = self.measured(figures)
         if ours is None or self.within is None:
             return "not measured" if ours is None else "-"
         low, high = self.published if isinstance(self.published, tuple) else (self.published,) * 2
@@ -113,7 +113,7 @@ class Claim:
 
     def cells(self, figures: Figures) -> list[str]:
         """Write the cells of the row."""
-        ours = self.found(figures)
+        ours = self.measured(figures)
         ends = self.published if isinstance(self.published, tuple) else (self.published,)
         return [
             self.what,
@@ -143,7 +143,7 @@ def number(value: float) -> str:
     return f"{value:,.{digits}f}"
 
 
-def told(term: Term, figures: Figures) -> str:
+def shown(term: Term, figures: Figures) -> str:
     """Write a figure for a sentence."""
     return number(term(figures).estimate)
 
@@ -170,7 +170,7 @@ CHUNK_OF_FIVE, CHUNK_OF_ONE = (
 def of_collapsing(figures: Figures) -> str:
     return (
         "Two of the five layers wrap `send`; the one layer wraps it once. The second wrapper takes"
-        f" {told(less(CHUNK_OF_FIVE, CHUNK_OF_ONE), figures)} µs for each chunk here, and 0.05 µs as published. Between"
+        f" {shown(less(CHUNK_OF_FIVE, CHUNK_OF_ONE), figures)} µs for each chunk here, and 0.05 µs as published. Between"
         " two of our requests stands a server's work, which leaves caches cold, and the layers are written anew. This"
         " bench does not separate the effects of both and of the machine."
     )
@@ -205,7 +205,7 @@ def of_instruments(figures: Figures) -> str:
     order = sorted(SINGLE, key=lambda name: ADDED[name](figures).estimate)
     logging = ADDED["logging"](figures)
     return (
-        f"Our bare app takes {told(over(of('bare'), constant(BARE_US)), figures)} times as long as theirs, so the"
+        f"Our bare app takes {shown(over(of('bare'), constant(BARE_US)), figures)} times as long as theirs, so the"
         f" verdicts are on what is added in units of the bare app. From cheap to expensive, ours are"
         f" {', '.join(order)}: {'the same' if order == SINGLE else 'another'} order as published."
         f" What logging adds lies between {number(logging.low)} and {number(logging.high)} µs. Processor, CPython,"
@@ -230,8 +230,8 @@ WORK_BEFORE, WORK_AFTER = under_load("two B, work"), under_load("two A, work")
 def of_replacing(figures: Figures) -> str:
     return (
         "What two layers take of the requests per second depends on the rest of the request. Here they take"
-        f" {told(saved(AFTER, BEFORE), figures)} % of those of a route that does nothing, and"
-        f" {told(saved(WORK_AFTER, WORK_BEFORE), figures)} % of those of a route of {1000 * WORK_S:g} ms. As published"
+        f" {shown(saved(AFTER, BEFORE), figures)} % of those of a route that does nothing, and"
+        f" {shown(saved(WORK_AFTER, WORK_BEFORE), figures)} % of those of a route of {1000 * WORK_S:g} ms. As published"
         " they take 69 % of the first. How long the rest of their request takes, and what else their layers do, is not"
         " known here."
     )
@@ -244,7 +244,7 @@ ON_ASYNCIO, ON_UVLOOP, FIRST = of("B, asyncio", "message_us"), of("B, uvloop", "
 
 def of_chunks(figures: Figures) -> str:
     return (
-        f"On asyncio one more chunk takes {told(per_cent(ON_ASYNCIO, FIRST), figures)} % of what a request of one chunk"
+        f"On asyncio one more chunk takes {shown(per_cent(ON_ASYNCIO, FIRST), figures)} % of what a request of one chunk"
         " takes, and 1.9 to 2.7 % as published. The speed of the machine cancels in this share, so it does not explain"
         " the difference. How the published benchmark made and sent its chunks is not known here."
     )
@@ -260,8 +260,8 @@ def in_ms(name: str, key: str) -> Term:
 
 def of_gzip(figures: Figures) -> str:
     inline, thread = (
-        f"takes {told(in_ms(name, 'layers_us'), figures)} ms and holds the event loop for"
-        f" {told(in_ms(name, 'held_us'), figures)} of them"
+        f"takes {shown(in_ms(name, 'layers_us'), figures)} ms and holds the event loop for"
+        f" {shown(in_ms(name, 'held_us'), figures)} of them"
         for name in ("GZip, inline", "GZip, thread")
     )
     return (
@@ -284,10 +284,10 @@ HOP = over(of("five Mixed", "layers_us"), hops("five Mixed"))
 
 def of_django(figures: Figures) -> str:
     return (
-        f"The number of hops of five middlewares is {told(hops('five Mixed'), figures)}, for `process_request` and"
-        f" `process_response` of each; sync-only it is {told(hops('five SyncMixed'), figures)}. Their rows are"
-        f" {told(of('five Mixed', 'layers_us'), figures)} µs together before and"
-        f" {told(of('five SyncMixed', 'layers_us'), figures)} µs after. A hop here contains the middleware's own work"
+        f"The number of hops of five middlewares is {shown(hops('five Mixed'), figures)}, for `process_request` and"
+        f" `process_response` of each; sync-only it is {shown(hops('five SyncMixed'), figures)}. Their rows are"
+        f" {shown(of('five Mixed', 'layers_us'), figures)} µs together before and"
+        f" {shown(of('five SyncMixed', 'layers_us'), figures)} µs after. A hop here contains the middleware's own work"
         " and the wait for the thread, on a machine of two cores."
     )
 

@@ -77,7 +77,7 @@ def test_every_figure_of_a_case_is_measured(claims: ModuleType) -> None:
 
     for case in claims.CASES:
         assert claims.remark(case, Recorded()).endswith(case.remark(Recorded()))
-        assert all(claim.found(Recorded()) is not None for claim in case.claims)
+        assert all(claim.measured(Recorded()) is not None for claim in case.claims)
     assert asked == set(claims.RUNS)
 
 
@@ -116,7 +116,7 @@ def test_intervals_of_ratios(cases: ModuleType) -> None:
     assert (of_independent.estimate, of_independent.low, of_independent.high) == pytest.approx((0.25, 0.125, 0.5))
     saved = cases.saved(b, a)(figures)
     assert (saved.estimate, saved.low, saved.high) == pytest.approx((75.0, 50.0, 87.5))
-    assert cases.Claim("a ratio", 1.0, cases.over(cases.less(a, b), b)).found(figures) is None
+    assert cases.Claim("a ratio", 1.0, cases.over(cases.less(a, b), b)).measured(figures) is None
     assert cases.over(a, a)(figures).high == pytest.approx(2**2**0.5)
     assert cases.related(a, a)(figures) == Estimate(1.0, 0.25, 4.0)
     assert cases.related(b, cases.less(a, cases.constant(2)))(
