@@ -170,9 +170,9 @@ CHUNK_OF_FIVE, CHUNK_OF_ONE = (
 def of_collapsing(figures: Figures) -> str:
     return (
         "Two of the five layers wrap `send`; the one layer wraps it once. The second wrapper takes"
-        f" {shown(less(CHUNK_OF_FIVE, CHUNK_OF_ONE), figures)} µs for each chunk here, and 0.05 µs as published. Between"
-        " two of our requests stands a server's work, which leaves caches cold, and the layers are written anew. This"
-        " bench does not separate the effects of both and of the machine."
+        f" {shown(less(CHUNK_OF_FIVE, CHUNK_OF_ONE), figures)} µs for each chunk here, and 0.05 µs as published."
+        " Between two of our requests stands a server's work, which leaves caches cold, and the layers are written"
+        " anew. This bench does not separate the effects of both and of the machine."
     )
 
 
@@ -244,9 +244,9 @@ ON_ASYNCIO, ON_UVLOOP, FIRST = of("B, asyncio", "message_us"), of("B, uvloop", "
 
 def of_chunks(figures: Figures) -> str:
     return (
-        f"On asyncio one more chunk takes {shown(per_cent(ON_ASYNCIO, FIRST), figures)} % of what a request of one chunk"
-        " takes, and 1.9 to 2.7 % as published. The speed of the machine cancels in this share, so it does not explain"
-        " the difference. How the published benchmark made and sent its chunks is not known here."
+        f"On asyncio one more chunk takes {shown(per_cent(ON_ASYNCIO, FIRST), figures)} % of what a request of one"
+        " chunk takes, and 1.9 to 2.7 % as published. The speed of the machine cancels in this share, so it does not"
+        " explain the difference. How the published benchmark made and sent its chunks is not known here."
     )
 
 
