@@ -194,4 +194,5 @@ async def mounted(scope: Any, receive: Any, send: Any) -> None:
 
 
 HANDLERS = [handler, in_thread, beside, waiting, twice, create, stream, Views, mounted]
-app = Litestar(HANDLERS, openapi_config=None)
+# Its logging would put a handler on the root logger, for all tests of this process.
+app = Litestar(HANDLERS, openapi_config=None, logging_config=None)

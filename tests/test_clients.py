@@ -110,7 +110,7 @@ async def item() -> str:
     return "ok"
 
 def ask(layer):
-    with TestClient(litestar.Litestar([item], middleware=[layer])) as client:
+    with TestClient(litestar.Litestar([item], middleware=[layer], logging_config=None)) as client:
         assert client.get("/items/one").text == "ok"
 """
         + SYNC,
@@ -126,7 +126,7 @@ async def item() -> str:
     return "ok"
 
 async def ask(layer):
-    async with AsyncTestClient(litestar.Litestar([item], middleware=[layer])) as client:
+    async with AsyncTestClient(litestar.Litestar([item], middleware=[layer], logging_config=None)) as client:
         assert (await client.get("/items/one")).text == "ok"
 """
         + ASYNC.replace("MARK", "asyncio"),
@@ -324,7 +324,8 @@ async def greeting(socket: litestar.WebSocket) -> None:
     await socket.close()
 
 def test_it():
-    with TestClient(litestar.Litestar([greeting])) as client, client.websocket_connect("/greeting") as connection:
+    app = litestar.Litestar([greeting], logging_config=None)
+    with TestClient(app) as client, client.websocket_connect("/greeting") as connection:
         assert connection.receive_text() == "hi"
 """,
     ),

@@ -48,7 +48,7 @@ def test_the_parts_of_a_route_with_dependencies_guards_and_hooks() -> None:
 
 
 def test_routing_outside_a_middleware_is_no_part() -> None:
-    inside = Litestar(HANDLERS, openapi_config=None, middleware=[DefineMiddleware(Noop)])
+    inside = Litestar(HANDLERS, openapi_config=None, logging_config=None, middleware=[DefineMiddleware(Noop)])
     assert rows(stack_of(inside, "/view")) == ["framework", "handler", "serialize", "respond"]
 
 

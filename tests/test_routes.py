@@ -101,7 +101,7 @@ def test_the_table_of_litestar() -> None:
 
     # Handlers are the framework's when their functions are.
     handlers = [litestar.get(path)(none) for path in ("/a", "/a/{number:int}")]
-    routes = routes_of(litestar.Litestar([*handlers, litestar.post("/write")(none)]))
+    routes = routes_of(litestar.Litestar([*handlers, litestar.post("/write")(none)], logging_config=None))
     assert routes.paths == ("/a",)
     assert (routes.left_out["/a/{number:int}"], routes.left_out["/write"]) == ("path parameters", "no GET")
     assert routes.left_out["/schema"] == "of litestar itself"
