@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from fastapi import FastAPI
+from published import hello
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.gzip import GZipMiddleware
 
@@ -154,17 +155,6 @@ def collapsed(chunks: int = 1, headers: bool = False) -> Any:
 # ---- instruments ----------------------------------------------------------------------------------------------------
 
 
-def hello() -> FastAPI:
-    """Make an app without instruments."""
-    app = FastAPI()
-
-    @app.get("/")
-    async def root() -> dict[str, bool]:
-        return {"ok": True}
-
-    return app
-
-
 def with_logging(app: FastAPI) -> None:
     """Configure logging; the app logs nothing."""
     logging.basicConfig(level=logging.INFO, force=True)
@@ -221,7 +211,7 @@ def instrumented(*instruments: Any) -> FastAPI:
 
 
 class Work:
-    """An endpoint that answers after so much processor time."""
+    """An endpoint that spends `seconds` of processor time, then answers."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.chunks = seconds, Chunks(1)

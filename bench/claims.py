@@ -59,7 +59,7 @@ NEVER, MEBIBYTE = 2**40, 2**20
 
 @dataclass(frozen=True)
 class Run:
-    """An app, and how to measure it: alone, by message, or with so many clients."""
+    """An app, and how to measure it: one request at a time, or under load if it has `clients`."""
 
     make: Callable[[], Any]
     seconds: float = ALONE_S
@@ -202,7 +202,7 @@ def mean_of(figures: Sequence[Estimate]) -> Estimate:
 # ---- report ---------------------------------------------------------------------------------------------------------
 
 HEAD = ["figure", "published", "ours", "interval", "factor", "verdict"]
-WORDS = ("agrees", "differs", "undecided", "not measured")
+WORDS = ("agrees", "differs", "undecided")
 INTRODUCTION = """# Claims of others, reproduced
 
 This page shows figures that others have published about middlewares, each beside the one that pytest-mwbudget measures
@@ -212,20 +212,17 @@ for an app like theirs: read it to know how far such figures carry to another ma
 
 
 def remark(case: Case, figures: Figures) -> str:
-    """Write which figures of a case agree and which do not, and the remark of the case."""
-    verdicts = [(claim.verdict(figures), claim.what) for claim in case.claims]
-    named = {word: [what for verdict, what in verdicts if verdict == word] for word in WORDS}
-    parts = [f"{word.capitalize()}: {'; '.join(names)}." for word, names in named.items() if names]
-    with suppress(KeyError):  # without some of the figures there is no remark
-        parts.append(case.remark(figures))
-    return " ".join(parts)
+    """Write what the figures of a case show; empty if some of them are missing."""
+    with suppress(KeyError):
+        return case.remark(figures)
+    return ""
 
 
 def report(readings: list[Reading]) -> Report:
     """Report each case as a table and a remark."""
     figures = merged(readings)
     tables = [Table(case.title, HEAD, [claim.cells(figures) for claim in case.claims]) for case in CASES]
-    return Report(tables, notes=[f"{case.title}: {remark(case, figures)}" for case in CASES])
+    return Report(tables, notes=[f"{case.title}: {text}" for case in CASES if (text := remark(case, figures))])
 
 
 def rows(lines: Sequence[Sequence[str]]) -> str:
@@ -238,14 +235,14 @@ def page(readings: list[Reading], method: str, taken: str) -> str:
     """Write the page of the docs: the method, the verdicts of all cases, and each case."""
     figures = merged(readings)
     verdicts = {case.title: [claim.verdict(figures) for claim in case.claims] for case in CASES}
-    summary = [["claim", *WORDS[:3]]]
-    summary += [[title, *(f"{words.count(word)}" for word in WORDS[:3])] for title, words in verdicts.items()]
+    summary = [["claim", *WORDS]]
+    summary += [[title, *(f"{words.count(word)}" for word in WORDS)] for title, words in verdicts.items()]
     parts = [INTRODUCTION + rows(summary), f"## Method\n\n{method}", taken]
     for case in CASES:
         setting = f"- Source: {case.source}\n- Their setting: {case.setting}\n- Ours: {case.ours}"
         table = rows([HEAD, *(claim.cells(figures) for claim in case.claims)])
-        parts.append(f"## {case.title}\n\n{setting}\n\n{table}\n\n{remark(case, figures)}")
-    return "\n\n".join(parts) + "\n"
+        parts += [f"## {case.title}", setting, table, remark(case, figures)]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 if __name__ == "__main__":
