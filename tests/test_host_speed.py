@@ -181,7 +181,7 @@ def test_a_speed_that_was_seen_alone_replaces_the_guess() -> None:
     assert machine.best_with(1100.0, shared=False) == 1100.0
     machine.saw(1100.0, 2.0)
     assert machine.best_ns == machine.best_with(1700.0, shared=True) == 1100.0
-    # Nobody else makes a core quicker.
+    # A shared core is only slower.
     assert machine.best_with(1000.0, shared=True) == 1000.0
     machine.saw(1000.0, 2.0, shared=True)
     assert machine.best_ns == 1000.0

@@ -15,8 +15,7 @@ from statistics import median
 
 from ..model.estimate import Estimate
 from .intervals import batch_medians, batched_interval, quiet
-from .samples import QUIET_REFERENCE
-from .slowdown import APPS_SLOWED
+from .slowdown import APPS_SLOWED, QUIET_REFERENCE
 
 # What a constant layer may drift by within a phase, in nanoseconds and as a share of its time.
 DRIFT_NS, DRIFT_SHARE = 100.0, 0.03

@@ -13,11 +13,11 @@ from .core_sharing import is_shared
 from .event_log import Spent
 from .intervals import paces_of_others, quickest, quiet, quiet_limit
 from .message_log import MessageTimes
+from .slowdown import QUIET_REFERENCE
 
-# Slowdowns up to which a moment counts as quiet (docs/decisions/0010). By the reference workload: against the quickest
-# moments of the run; for a request of a pair, which takes the slower of two references. By the null layers, which vary
-# more: against the quickest quarter of them.
-QUIET_REFERENCE, QUIET_PAIR, QUIET_NULL = 1.05, 1.07, 1.10
+# Slowdowns up to which a moment counts as quiet, beside QUIET_REFERENCE (docs/decisions/0010): for a request of a pair,
+# which takes the slower of two references; by the null layers, which vary more, against the quickest quarter of them.
+QUIET_PAIR, QUIET_NULL = 1.07, 1.10
 # The same for the fixed hop before a request that is handed to threads, against the quick hops of the run: its quickest
 # tenth (docs/decisions/0026).
 QUIET_HOP, QUICK_HOPS = 1.5, 1 / 10

@@ -12,6 +12,8 @@ from ..model.stack import EntryIndex
 
 # A smaller slowdown counts as none.
 STEADY = 1.10
+# A moment counts as quiet up to this slowdown of the reference workload, against the quickest moments of the run.
+QUIET_REFERENCE = 1.05
 # A noisy neighbour slows apps down by up to this power of the reference workload's slowdown (docs/decisions/0010).
 APPS_SLOWED = 2
 # A figure may be longer by interruptions if at least this many fall into it in each request, and take at least this

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from ..analysis.core_sharing import is_shared
+from ..analysis.samples import Series
 from ..counting.backend import NOT_BUILT, counting_backend, why_no_counting
 from ..counting.events import why_no_events
 from ..interpreter.clocks import perf_counter_ns
@@ -209,20 +210,18 @@ def clock_steps(clock: Callable[[], int]) -> Finding:
 
 def noise(seconds: float, clock: Callable[[], int]) -> Finding:
     """Say how noisy the machine is now: by how much a fixed piece of work varies."""
-    begin_ns, before = clock(), Interrupted.now()
-    readings: list[float] = []
-    widths: dict[int, float] = {}
+    begin_ns, before, readings, widths = clock(), Interrupted.now(), [], Series()
     while clock() - begin_ns < seconds * 1e9:
         readings.append(reference_ns(clock))
         if (width := issue_width()) is not None:
-            widths[len(readings) - 1] = width
+            widths.add(width, readings[-1])
     limit_ns = SLOW * min(readings)
     slow = sum(ns > limit_ns for ns in readings) / len(readings)
     text = f"{slow:.0%} of {seconds:g} s were at least a quarter slower than the quickest moment"
     if before is not None and (after := Interrupted.now()) is not None:
         text += f", and other processes took the core {after.times - before.times} times"
-    if is_shared(list(widths.values()), [readings[number] for number in widths]):
-        text += "; even then another thread, perhaps of another virtual machine, used the same core"
+    if is_shared(widths.values, widths.reference):
+        text += "; even in that moment another thread, perhaps of another virtual machine, used the same core"
         slow = 1.0
     if slow <= FEW_SLOW:
         return Finding("the machine now", "fine", f"{text}: times are fine")

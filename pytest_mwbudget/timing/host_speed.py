@@ -55,7 +55,7 @@ def work_ns(clock: Callable[[], int], calls: int) -> float:
 
 
 def issue_width() -> float | None:
-    """Return the no-ops per cycle that the core issues to this thread now, in about 3 µs; None if this is not known."""
+    """Return the no-ops per cycle that the core issues to this thread now, in about 2 µs; None if this is not known."""
     return None if _pipeline is None else _pipeline.issue_width()
 
 
@@ -174,10 +174,10 @@ class Machine:
         return min(self.seen_hop_ns, self.known_hop_ns)
 
     def best_with(self, quick_ns: float, *, shared: bool | None) -> float:
-        """Return the quickest known time beside that of a measurement, a guess if none is known."""
-        if shared and not self.is_known:
-            return min(quick_ns / SIBLING_SLOWS, self.guessed_ns)
-        return min(quick_ns, self.seen_ns, self.known_ns) if shared is False else min(quick_ns, self.best_ns)
+        """Return the best time known at the end of a measurement whose quickest is `quick_ns`, a guess if none is."""
+        if self.is_known or shared is False:
+            return min(quick_ns, self.seen_ns, self.known_ns)
+        return min(quick_ns / SIBLING_SLOWS if shared else quick_ns, self.guessed_ns)
 
     def saw(
         self, quick_ns: float, seconds: float, quick_hop_ns: float = math.inf, *, shared: bool | None = False

@@ -354,10 +354,6 @@ class Timing:
         samples = self.sampler.samples
         return self.environment.machine.best_with(samples.quick_ns(), shared=samples.shared_throughout())
 
-    def _best_is_a_guess(self) -> bool:
-        machine = self.environment.machine
-        return not machine.is_known and self._best_ns() < self.sampler.samples.quick_ns()
-
     def _interruptions(self) -> Interruptions:
         """Return the interruptions since sampling began."""
         now = None if self.interrupted is None else Interrupted.now()
@@ -384,14 +380,10 @@ class Timing:
         framework = self.stack.outside and self.stack.entries[0].seam is not None
         without_asgi = self.stack.without_asgi
         mixed = self.mixed is not None
-        guessed = self._best_is_a_guess()
+        known = self.environment.machine.is_known
+        guessed = not known and look.estimates.best_ns < self.sampler.samples.quick_ns()
         notes = remarks(
-            look,
-            stopped=stopped,
-            framework=framework,
-            outside_told=without_asgi,
-            mixed=mixed,
-            guessed=guessed,
+            look, stopped=stopped, framework=framework, outside_told=without_asgi, mixed=mixed, guessed=guessed
         )
         turn = self.environment.turn.note
         return Timed(
