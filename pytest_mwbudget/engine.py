@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from types import CodeType
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -179,15 +180,14 @@ async def _measured(
             chosen = again
             run = await _prepared(caller, stack, chosen, environment, foreign_tools)
             findings = await run.findings(LEAST_SHARE)
-        result = findings.result(caller.template.line, caller.status, caller.loop.name, chosen.place)
+        result = run.result(findings)
         if chosen.limits is not None:
             result = chosen.limits.judged(result, environment.turn.crowded)
             if (why := findings.stack.changing) is not None:
                 result = with_undecided(result, why)
         if publish is not None and findings.stack.changing is None and _profile_wanted(chosen, result):
-            result = await with_profile(
-                result, publish, stack, caller, chosen, environment, foreign_tools, run.request_ns
-            )
+            timed = partial(run.roughly_timed, findings)
+            result = await with_profile(result, publish, stack, caller, chosen, environment, foreign_tools, timed)
         if chosen.load is not None:
             from .load.bursts import under_load
 
@@ -369,12 +369,6 @@ class _Run:
         disturbed = self.foreign_tools.distorting
         if disturbed or not self.settings.need_clock:
             return findings
-        if not self.request_ns:
-            raise MeasurementError(
-                "by the clock that times them, most requests took 0 ns: something stops the clocks of the whole"
-                " process, as libfaketime does; run this test without it",
-                message_id="frozen-clock",
-            )
         # A failing test shows its table, so its figures are read.
         environment = replace(self.environment, precise=True) if findings.breaks_count else self.environment
         timed = await self._until_known(findings, environment)
@@ -403,8 +397,30 @@ class _Run:
         timing = self._timing(findings.counted, environment, request_ns, looks)
         return await compared(timing, await timing.until_known(), findings.counted.layers)
 
+    async def roughly_timed(self, findings: Findings) -> Result:
+        """Return a result with times, which are wide and judge nothing, for a profile of what was only counted."""
+        __tracebackhide__ = True
+        settings = replace(self.settings, budgets=Budgets(), max_time_s=self.environment.schedule.profile_timing_s)
+        unbounded = tuple(replace(layer, bounds={}) for layer in self.layers)
+        run = replace(self, layers=unbounded, settings=settings)
+        timing = run._timing(findings.counted, run.environment, run.request_ns)
+        timed = replace(findings, timed=await timing.until_known())
+        return run.result(timed)
+
+    def result(self, findings: Findings) -> Result:
+        """Return the findings as the result of this request."""
+        return findings.result(
+            self.caller.template.line, self.caller.status, self.caller.loop.name, self.settings.place
+        )
+
     def _timing(self, counts: Counted, environment: Environment, request_ns: float, looks_before: int = 0) -> Timing:
         """Return a timing of all rows, without samples."""
+        if not self.request_ns:
+            raise MeasurementError(
+                "by the clock that times them, most requests took 0 ns: something stops the clocks of the whole"
+                " process, as libfaketime does; run this test without it",
+                message_id="frozen-clock",
+            )
         layers = _timed_bounds(self.layers)
         mixed = why_mixed(counts.ways) if counts.ways.mixed else None
         pace = Pace(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,19 +26,25 @@ async def with_profile(
     settings: Settings,
     environment: Environment,
     foreign_tools: ForeignTools,
-    request_ns: float,
+    timed: Callable[[], Awaitable[Result]],
 ) -> Result:
-    """Profile a request, which takes about `request_ns`, and add the profile, whose files `publish` writes."""
+    """Profile a request and add the profile, whose files `publish` writes.
+
+    `timed` measures the times of a result without them, because a function's time cannot be told from the profiler's.
+    """
     if foreign_tools.distorting:
         return _without(result, foreign_tools.why_no_figures)
-    plain_us = result.total_us.estimate if result.total_us else request_ns / 1000
+    try:
+        times = result if result.total_us else await timed()
+    except MwBudgetError as error:
+        return _without(result, str(error))
     limit_s = caller.limit_s or settings.startup_timeout_s
     try:
         from .sampling import profile
 
         async with caller.loop.limited(limit_s) as extend:
             profiled = await profile(
-                stack, caller, result, plain_us, environment.clock, lambda: extend(limit_s), environment.schedule
+                stack, caller, result, times, environment.clock, lambda: extend(limit_s), environment.schedule
             )
     except loops.OutOfTimeError:
         slow = "" if caller.limit_s else f"; {settings.slow_answer}"

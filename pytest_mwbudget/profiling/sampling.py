@@ -60,14 +60,14 @@ async def profile(
     stack: Stack,
     caller: Caller,
     result: Result,
-    plain_us: Microseconds,
+    times: Result,
     clock: Clock,
     tick: Callable[[], None],
     schedule: Schedule,
 ) -> Profiled:
     """Sample requests until each layer over a budget has enough samples, or the stack if no layer is over a budget.
 
-    Without a profiler a request takes `plain_us`. Calls `tick` after each request. Raises the app's exceptions.
+    `times` is the result with times. Calls `tick` after each request. Raises the app's exceptions.
     """
     from pyinstrument import Profiler
 
@@ -100,9 +100,10 @@ async def profile(
         events = await _events(lambda: charging.request(caller.settled), schedule.profile_events)
     seconds_of = {
         blocks[owner]: seconds * requests
-        for owner, seconds in _row_s(stack, result, waiting=iterating).items()
+        for owner, seconds in _row_s(stack, times, waiting=iterating).items()
         if owner in blocks
     }
+    plain_us = times.total_us.estimate if times.total_us else 0.0
     rest = max(0.0, plain_us / US_PER_S * requests - math.fsum(seconds_of.values()))
     sampled = profile_stacks.attributed(session.frame_records, blocks, MACHINERY)
     calls_and_returns = profile_stacks.attributed(events, blocks, MACHINERY)
