@@ -119,7 +119,7 @@ SETTINGS = {
             "QUANTITIES",
             (INI,),
             "quantities to record in the file of limits, separated by commas; unless set, objects, tasks, threads and"
-            " bytecodes",
+            " bytecodes, and allocations where neither objects nor bytecodes are counted",
         ),
         Setting(
             "update_mode",

@@ -16,6 +16,7 @@ from ...config.budgets import Budgets
 from ...config.checks import check
 from ...config.settings import Settings
 from ...config.table import SETTINGS
+from ...counting.backend import counting_backend
 from ...errors import SettingError, tagged
 from ...interpreter.files import faked
 from ...limits.file import Limit, LimitsFile, Place, parsed
@@ -76,7 +77,7 @@ def _run_limits(config: pytest.Config) -> RunLimits | None:
         path=path,
         name=str(file_name),
         file=read(path, repr(str(file_name))),
-        quantities=RECORDED if record is None else check("record", record, "mw_budget_record"),
+        quantities=_by_default() if record is None else check("record", record, "mw_budget_record"),
         modes=modes,
         reason=reason,
         required=os.environ.get("CI", "").casefold() not in ("", "0", "false"),
@@ -89,6 +90,12 @@ def _run_limits(config: pytest.Config) -> RunLimits | None:
         recount=recount(),
         kept=kept_objects(config),
     )
+
+
+def _by_default() -> tuple[Quantity, ...]:
+    """Return what is recorded unless a setting says otherwise, with allocations where nothing else tells of work."""
+    uncounted = counting_backend().why_not
+    return (*RECORDED, "allocations") if {"objects", "bytecodes"} <= uncounted.keys() else RECORDED
 
 
 def _update(config: pytest.Config) -> tuple[frozenset[str], str | None]:

@@ -17,6 +17,7 @@ from ...errors import SettingError, tagged
 from ...limits.file import LimitsFile, Place, text_of
 from ...limits.sections import Surroundings, chosen
 from ...limits.updating import LARGE_RAISE, Broken, Change, Measured, Rules, Update, unused_places, updated
+from ...model.quantities import COUNTED
 from ...model.request_keys import RequestKey, keyed
 from ...model.results import Result
 from ...report.lines import Line
@@ -245,6 +246,7 @@ class _Ending:
         if any(change.is_large for change in listed):
             self.outcome.say(f"  !: raised by more than {LARGE_RAISE:.0%}", "yellow")
         self._report_alone({change.place for change in changes})
+        self._report_lacking()
         if broken:
             command = self.run.command(raises=True)
             self.outcome.say(f"{name}: other processes exceed limits that this run keeps; to raise them: {command}")
@@ -256,6 +258,23 @@ class _Ending:
                 f"{name}: not raised: {_where(refusal.place)}: {value}, limit {limit}: its budget is"
                 f" {refusal.ceiling:g}, and no limit is raised above a budget; lower the cost, or raise the budget"
             )
+
+    def _report_lacking(self) -> None:
+        """Say of which quantities requests have no limit, because no row has a figure that can be recorded."""
+        requests = [
+            {quantity for of_row in costs.costs.values() for quantity in of_row}
+            for by_key in self.measured.values()
+            for costs in by_key.values()
+        ]
+        lacking = Counter(quantity for known in requests for quantity in self.run.quantities if quantity not in known)
+        for counted, why in (
+            (True, "not counted; mwbudget doctor says what is counted here"),
+            (False, "the machine was slow, or each time unknown or wide; update again when it is less busy"),
+        ):
+            if names := [quantity for quantity in lacking if (quantity in COUNTED) == counted]:
+                number = max(lacking[quantity] for quantity in names)
+                where = f"in {number} of {len(requests)} requests"
+                self.outcome.say(f"{self.run.name}: no limits of {' and '.join(names)} {where}: {why}", "yellow")
 
     def _report_alone(self, written: Collection[Place]) -> None:
         """Say which limits are of a test alone, or of a test after other tests, because the counts differ."""
