@@ -16,6 +16,7 @@ from pytest_mwbudget.commands import doctor
 from pytest_mwbudget.counting.backend import Backend
 from pytest_mwbudget.counting.python_core import PythonCore
 from pytest_mwbudget.interpreter import internals
+from pytest_mwbudget.load import server
 
 
 def ticking(steps_ns: list[int]) -> Callable[[], int]:
@@ -39,7 +40,16 @@ def test_every_subject_is_examined_and_has_a_line(capsys: pytest.CaptureFixture[
     monkeypatch.setattr(doctor, "NOISE_S", 0.01)
     assert main(["doctor"]) == 0
     output = capsys.readouterr().out
-    for subject in ("Python", "counted", "event loops", "clients of tests", "frameworks", "tracers", "cores", "clock"):
+    for subject in (
+        "Python",
+        "counted",
+        "event loops",
+        "clients of tests",
+        "frameworks",
+        "under load",
+        "cores",
+        "clock",
+    ):
         assert f"  {subject} " in output
     assert "the machine now" in output
     assert max(map(len, output.splitlines())) <= doctor.MOST_COLUMNS
@@ -131,8 +141,28 @@ def test_a_limit_of_the_container_is_found(
     assert ("allows 1.5 of them" in found.text) is (state == "limited")
 
 
+@pytest.mark.parametrize(("quota", "cores"), [("150000", 1.5), ("-1", None)])
+def test_a_limit_of_an_older_control_group_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quota: str, cores: float | None
+) -> None:
+    monkeypatch.setattr(doctor, "CGROUP_QUOTA", tmp_path / "none")
+    monkeypatch.setattr(doctor, "CGROUP_1_FOLDER", tmp_path)
+    for name, text in zip(doctor.CGROUP_1_FILES, (quota, "100000"), strict=True):
+        (tmp_path / name).write_text(text + "\n", encoding="ascii")
+    assert doctor.cpu_quota() == cores
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_whether_an_app_can_be_served_under_load(monkeypatch: pytest.MonkeyPatch, installed: bool) -> None:
+    monkeypatch.setattr(doctor, "version_of", {"uvicorn": "0.40"}.get if installed else lambda name: None)
+    found = doctor.under_load()
+    assert (found.state, found.remedy) == (("fine", "") if installed else ("limited", server.INSTALL))
+    assert ("uvicorn 0.40" in found.text) == installed
+
+
 def test_one_core_is_not_enough_for_load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(doctor, "CGROUP_QUOTA", tmp_path / "none")
+    monkeypatch.setattr(doctor, "CGROUP_1_FOLDER", tmp_path)
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {3}, raising=False)
     monkeypatch.setattr(doctor, "siblings", lambda core: {core, core + 1})
     found = doctor.cores()

@@ -21,6 +21,7 @@ from ..counting.events import why_no_events
 from ..interpreter.clocks import perf_counter_ns
 from ..interpreter.internals import SELF_CHECKS, thread_tools, why_no_code_patching
 from ..load.processor import siblings
+from ..load.server import INSTALL
 from ..model.quantities import COUNTED, EXECUTED
 from ..report.text import wrapped
 from ..session.provenance import version_of
@@ -38,6 +39,7 @@ EXECUTED_FROM = (3, 12)
 LOOPS = ("uvloop", "trio")
 CLIENTS = ("httpx", "httpx2", "starlette", "litestar", "quart", "async-asgi-testclient", "django")
 FRAMEWORKS = ("fastapi", "starlette", "django", "litestar", "falcon", "quart", "sanic", "blacksheep")
+SERVER = ("uvicorn", "httptools", "h11")
 # Plugins that run tests elsewhere, in another order, with limits of time or under tools that slow code down.
 PLUGINS = (
     *("pytest", "anyio", "pytest-asyncio", "pytest-xdist", "pytest-cov", "pytest-timeout", "pytest-randomly"),
@@ -45,7 +47,9 @@ PLUGINS = (
 )
 # From this version on coverage uses sys.monitoring by default.
 COVERAGE_MONITORS = (3, 14)
+# Version 2 has both numbers in a file, version 1 has a file for each.
 CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+CGROUP_1_FOLDER, CGROUP_1_FILES = Path("/sys/fs/cgroup/cpu"), ("cpu.cfs_quota_us", "cpu.cfs_period_us")
 # A clock with longer steps cannot tell cheap layers apart.
 LONGEST_STEP_NS = 1000
 NOISE_S = 2.0
@@ -85,6 +89,7 @@ def examined(noise_s: float, clock: Callable[[], int]) -> Iterator[Finding]:
     yield Finding("clients of tests", "fine", ", ".join(installed(CLIENTS)))
     yield Finding("frameworks", "fine", ", ".join(installed(FRAMEWORKS)) or "none; any ASGI app can be measured")
     yield Finding("pytest", "fine", ", ".join(installed(PLUGINS)))
+    yield under_load()
     yield tracers()
     yield cores()
     yield clock_steps(clock)
@@ -152,6 +157,13 @@ def installed(names: tuple[str, ...]) -> list[str]:
     return [f"{name} {version}" for name in names if (version := version_of(name)) is not None]
 
 
+def under_load() -> Finding:
+    """Say whether the server of measurements under load is there."""
+    if version_of("uvicorn") is None:
+        return Finding("under load", "limited", "uvicorn, which would serve the app, is not installed", INSTALL)
+    return Finding("under load", "fine", ", ".join(installed(SERVER)))
+
+
 def tracers() -> Finding:
     """Say whether tools that trace code are suspended while the clock runs, and how coverage traces."""
     version = version_of("coverage")
@@ -190,6 +202,9 @@ def cpu_quota() -> float | None:
     with suppress(OSError, ValueError):
         allowed, period = CGROUP_QUOTA.read_text(encoding="ascii").split()
         return int(allowed) / int(period)
+    with suppress(OSError, ValueError):
+        allowed, period = ((CGROUP_1_FOLDER / name).read_text(encoding="ascii") for name in CGROUP_1_FILES)
+        return int(allowed) / int(period) if int(allowed) > 0 else None
     return None
 
 

@@ -248,7 +248,7 @@ class _Driver:
         error = ResponseError(
             f"{self.caller.template.line}: {wrong}{what}. Under load the same request is sent thousands of times, by"
             f" {clients} clients at a time. Turn off what counts or refuses requests (a rate limit, a pool that is too"
-            " small, a one-time token), or give fewer clients: mw_budget.load(..., clients=10).",
+            " small, a one-time token), or give fewer clients (clients=10, --clients 10).",
             message_id="load-response",
         )
         error.status = min(others, default=None)

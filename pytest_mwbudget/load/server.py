@@ -20,6 +20,7 @@ from ..asgi.app import ASGIApp
 from ..errors import MeasurementError, chain
 from ..model.estimate import Seconds
 
+INSTALL = "pip install 'pytest-mwbudget[load]'"
 LOGGERS = ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
 # How long requests that are under way at the end may go on, and how long they may take to be cancelled.
 GRACE_S: Seconds = 1.0
@@ -29,8 +30,7 @@ def require_server() -> None:
     """Raise MeasurementError if uvicorn is not installed."""
     if find_spec("uvicorn") is None:
         raise MeasurementError(
-            "mw_budget.load(...) needs uvicorn, which is not installed here; install the extra load (pip install"
-            " 'pytest-mwbudget[load]')",
+            f"a measurement under load needs uvicorn, which is not installed here; install the extra load ({INSTALL})",
             message_id="load-extra",
         )
 
