@@ -407,8 +407,7 @@ def test_flaky(client):
 # ---- marked tests -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("untimed")
-def test_marked_tests_are_judged_as_always_and_not_measured_again(suite: pytest.Pytester) -> None:
+def test_marked_tests_are_judged_as_always_timed_as_the_others_and_not_measured_again(suite: pytest.Pytester) -> None:
     tests = """
 @pytest.fixture
 def mw_budget_app():
@@ -431,6 +430,7 @@ def test_unmarked(client):
     assert "BaseHTTPMiddleware[add_header] spawns 1 task per request, its budget is 0 tasks" in said(result)
     assert routes(suite) == ["GET /orders/{id} 200"]
     assert len(found(suite)["measurements"]) == 3
+    assert all(measurement["total_us"] is not None for measurement in found(suite)["measurements"])
 
 
 # ---- budgets ------------------------------------------------------------------------------------------------------

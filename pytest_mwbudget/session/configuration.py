@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +115,8 @@ def settings_of(item: pytest.Item) -> Settings:
     change, limits = item.config.stash.get(CHANGED, None), item.config.stash.get(LIMITS, None)
     if change is not None:
         return change(settings)
+    if surveying(item.config):  # its tables compare the times of all routes
+        settings = replace(settings, timed=True)
     return settings if limits is None else limits.of(test_id(item), settings)
 
 
