@@ -61,6 +61,20 @@ def names(found: Survey) -> list[str]:
     return [plain(layer["layer"].text) for layer in layers(found)]
 
 
+def test_allocations_show_what_is_created_where_objects_cannot_be_counted() -> None:
+    def counted(result: Result) -> Result:
+        reports = tuple(
+            replace(report, counts=replace(report.counts or NONE, objects=None, allocations=same(7)))
+            for report in result.layers
+        )
+        return replace(result, layers=reports)
+
+    survey = of(counted(FAST), counted(SLOW))
+    assert "objects" not in [plain(column.title) for column in survey.layers.columns]
+    assert {layer["allocations"].value for layer in layers(survey)} == {7}
+    assert values(layers(of(counted(FAST), SLOW))[0], "objects") == [100]
+
+
 def test_a_layer_class_has_its_typical_and_its_worst_route() -> None:
     survey = of(FAST, SLOW, MIDDLE)
     first, second = layers(survey)

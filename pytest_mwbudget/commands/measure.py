@@ -19,16 +19,19 @@ from ..asgi.app import NamedApp
 from ..asgi.calling import Hosting
 from ..config.checks import seconds
 from ..config.settings import Settings, merge
+from ..counting.backend import counting_backend
 from ..engine import measure
 from ..errors import LifespanError, MwBudgetError, described, report_of
 from ..interpreter.clocks import perf_counter_ns
 from ..model.estimate import Seconds
 from ..model.measured_run import LeftOut
+from ..model.quantities import TRAITS, Quantity
 from ..model.remedies import TimeOption
 from ..model.results import RequestLine, Result
 from ..report.lines import laid_out, line_width, row_of
 from ..report.matrix import matrices
 from ..report.overview import matrix
+from ..report.table import CREATED
 from ..report.text import printable, shortened
 from ..session.artifacts import STORED, Output
 from ..session.turns import Turns
@@ -119,9 +122,12 @@ class Measuring:
 
     def count(self) -> None:
         """Count every request, and print a row for each as soon as it is known. The first one may exceed the time."""
+        uncounted = counting_backend().why_not
+        what = next((quantity for quantity in CREATED if quantity not in uncounted), CREATED[0])
+        title = TRAITS[what].short
         width = min(MOST_NAME, max(len(printable(request.name)) for request in self.requests))
         widths = (-width, *[COUNT_WIDTH] * 4, -1)
-        self._print(row_of(("per request", "status", "objects", "tasks", "layers", "  most objects"), widths))
+        self._print(row_of(("per request", "status", title, "tasks", "layers", f"  most {title}"), widths))
         late: list[Wanted] = []
         for place, wanted in enumerate(self.requests):
             if place and self.budget.left_s <= 0:
@@ -138,7 +144,7 @@ class Measuring:
                 self._print(f"{name:{width}}  not measured: {reason.partition('; ')[0]}")
             else:
                 self.results[place] = result
-                self._print(row_of((name, *_counts(result)), widths))
+                self._print(row_of((name, *_counts(result, what)), widths))
         if late:
             self._print(f"not measured, because {self.over}: {_named(late)}")
         self._print("")
@@ -252,16 +258,12 @@ def _untimed(counted: Result, reason: str) -> Result:
     return replace(counted, notes=(*counted.notes, f"Not timed: {reason}"))
 
 
-def _counts(result: Result) -> tuple[str, ...]:
-    """Return the counts of a whole request, and the layer that creates the most objects."""
-    total = result.total.counts
-    assert total is not None
-    counts = [str(count.count) if count else "-" for count in (total.objects, total.tasks)]
-    created = [
-        (layer.counts.objects.count, layer.name) for layer in result.layers if layer.counts and layer.counts.objects
-    ]
-    objects, name = max(created, default=(0, ""))
-    return str(result.status), *counts, str(len(result.layers)), f"  {name}: {objects}" if created else ""
+def _counts(result: Result, what: Quantity) -> tuple[str, ...]:
+    """Return the counts of a whole request, and the layer that creates the most."""
+    counts = [f"{count.estimate:g}" if count else "-" for count in map(result.total.figure, (what, "tasks"))]
+    created = [(count.estimate, layer.name) for layer in result.layers if (count := layer.figure(what)) is not None]
+    most, name = max(created, default=(0, ""))
+    return str(result.status), *counts, str(len(result.layers)), f"  {name}: {most:g}" if created else ""
 
 
 def _raised(error: Exception) -> str:

@@ -45,9 +45,8 @@ if TYPE_CHECKING:
 BETWEEN_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[\w}])(?=/)|(?<=[._:-])(?=\w)")
 
 NO_BUDGET = "no budget"
-# The columns of a survey's layers.
+# Columns of a survey's layers.
 TIMES = (("µs", "interval"), ("worst µs", "interval"))
-LAYERS = (("layer", "from"), "routes", *TIMES, "objects", "tasks", "worst on")
 
 
 def render(run: MeasuredRun, link: Callable[[str], str] = str, history: Sequence[HistoryRun] = ()) -> str:
@@ -77,7 +76,7 @@ def render(run: MeasuredRun, link: Callable[[str], str] = str, history: Sequence
         since=since,
         about=[*about(since)] if since else [],
         survey=survey,
-        layers=survey.layers.arranged(*LAYERS) if survey else None,
+        layers=_layers(survey.layers) if survey else None,
         matrices=[(matrix, _matrix(matrix, tests)) for matrix in matrices(run.results)],
         headline=_headline([shown.verdict for _, shown in views]),
         left_out=run.left_out,
@@ -340,6 +339,12 @@ def _with_changes(share: Cell, row: Row) -> Cell:
 def _known(columns: Sequence[Traits], rows: Sequence[Row]) -> list[Traits]:
     """Keep the columns that have a figure or a budget in any row."""
     return [column for column in columns if any(column.name in {*row.figures, *row.judged} for row in rows)]
+
+
+def _layers(layers: Table) -> Table:
+    """Return the table of a survey's layers with the route last."""
+    counts = [plain(column.title) for column in layers.columns[-2:]]
+    return layers.arranged(("layer", "from"), "routes", *TIMES, *counts, "worst on")
 
 
 def _overview(sections: Sequence[tuple[str, View]]) -> Table:

@@ -15,7 +15,7 @@ from .document import Block, Bullets, Cell, Code, Column, Paragraph, Section, St
 from .findings import ACCEPT
 from .matrix import Matrix, matrices
 from .survey import Survey, survey
-from .table import MESSAGES, SAVES, Row
+from .table import MESSAGES, SAVES, Row, created
 from .text import amount, figure, percentiles
 from .view import View, view
 
@@ -138,19 +138,19 @@ def _items(shown: View) -> Iterator[Paragraph]:
 def _table(shown: View) -> Table:
     """Make the table of the rows, with the columns for which any row has a figure."""
     further = [column for column in (SAVES, *MESSAGES) if any(column.name in row.figures for row in shown.lines())]
-    changes = any(row.changes for row in shown.rows)
+    changes, what = any(row.changes for row in shown.rows), created(shown.lines())
     columns = [
         Column("layer"),
         *map(Column, ("µs/request", "interval", "budget")),
         Column("verdict", align="left"),
-        *map(Column, ("objects", "tasks", *(column.title for column in further))),
+        *map(Column, (what.title, "tasks", *(column.title for column in further))),
         *([Column("change", align="left")] if changes else []),
     ]
     rows = []
     for row in shown.lines():
-        us, objects, tasks = (row.figures.get(key) for key in ("us", "objects", "tasks"))
+        us, *counted = (row.figures.get(key) for key in ("us", what.name, "tasks"))
         budgets = ", ".join(_budget(quantity, judged.bound) for quantity, judged in row.judged.items())
-        counts = [count.text if count else UNKNOWN for count in (objects, tasks)]
+        counts = [count.text if count else UNKNOWN for count in counted]
         name: Text = (row.name if row.is_frame else Code(row.name), f" {row.whose}" if row.whose else "")
         texts = (
             *counts,

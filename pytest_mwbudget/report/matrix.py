@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from ..model.quantities import TRAITS, Traits
+from ..model.quantities import Traits
 from ..model.results import Result
 from ..model.stack import ENDPOINT, TOTAL
 from .document import Cell, Code, Column, Table, TableRow, Tone
-from .table import US, Figure, Row
+from .table import US, Figure, Row, created
 from .view import View, view
 
 # A row of the table: its name and its qualified name. Numbered names differ where a stack has a class twice.
@@ -80,7 +80,7 @@ def _groups(stacks: Iterable[Sequence[Key]]) -> list[list[int]]:
 
 def _matrix(requests: Sequence[tuple[int, str, View]], numbers: Mapping[int, int] | None) -> Matrix:
     timed = any("us" in shown.total.figures for _, _, shown in requests)
-    quantity = US if timed else TRAITS["objects"]
+    quantity = US if timed else created(shown.total for _, _, shown in requests)
     ordered = sorted(requests, key=lambda request: -_value(request[2].total, quantity))
     titles = _titles([label for _, label, _ in ordered])
     routes = [

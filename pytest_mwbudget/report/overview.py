@@ -126,7 +126,8 @@ def _routes(routes: Table, most: int) -> Iterator[Block]:
 
 def _layers(layers: Table) -> Iterator[Block]:
     yield layers
-    legend = "µs: median over its routes; worst: most, on the route of that number; objects, tasks: median"
+    counts = ", ".join(plain(column.title) for column in layers.columns[-2:])
+    legend = f"µs: median over its routes; worst: most, on the route of that number; {counts}: median"
     if any((cell.brief or "").startswith("~") for row in layers.rows for cell in row.cells):
         legend += f"; {WIDE}, which a terminal of {ROOMY + 1} columns shows"
     yield Paragraph(legend)

@@ -12,7 +12,7 @@ from ..model.stack import ENDPOINT, TOTAL
 from .document import Cell, Code, Column, Table, TableRow
 from .findings import Finding
 from .matrix import MOST_WHOSE, approximate
-from .table import US, Figure, Row
+from .table import US, Figure, Row, created
 from .view import View, view
 
 UNKNOWN = Cell("–", brief="-")
@@ -122,6 +122,7 @@ def _routes(titled: Sequence[tuple[str, View]]) -> Table:
 
 
 def _layers(titled: Sequence[tuple[str, View]], *, intervals: bool) -> Table:
+    what = created(row for _, shown in titled for row in shown.layers)
     by_class: dict[tuple[str, str], list[tuple[int, Row]]] = {}
     for number, (_, shown) in enumerate(titled, 1):
         for row in shown.layers:
@@ -141,14 +142,15 @@ def _layers(titled: Sequence[tuple[str, View]], *, intervals: bool) -> Table:
             *_time(typical, intervals=intervals),
             *_time(worst, intervals=intervals),
             Cell(Code(titled[number - 1][0]), brief=str(number)) if number else Cell(),
-            _typical("objects", own),
+            _typical(what.name, own),
             _typical("tasks", own),
         ]
         rows.append((routes * (typical.value if typical else 0.0), TableRow(line)))
     interval = [Column("interval")] if intervals else []
     names = (Column("layer"), Column("from", align="left", most=MOST_WHOSE), Column("routes"))
     times_of = (Column("µs"), *interval, Column("worst µs", short="worst"), *interval)
-    columns = [*names, *times_of, Column("worst on", align="left", short="on"), *map(Column, ("objects", "tasks"))]
+    columns = [*names, *times_of, Column("worst on", align="left", short="on")]
+    columns += [Column(what.title, short=what.short), Column("tasks")]
     return Table(columns, [row for _, row in sorted(rows, key=lambda pair: -pair[0])])
 
 

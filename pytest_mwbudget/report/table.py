@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from ..model.changes import Change
@@ -19,6 +19,8 @@ US, SAVES = TRAITS["us"], TRAITS["saves_us"]
 SPENT, MESSAGES = from_sources("occupation"), from_sources("messages")
 TAIL_COLUMNS, TREND_COLUMNS = from_sources("tails"), from_sources("trend")
 COUNTS = from_sources("counted", "executed", "boundary")
+# What is created: allocations only where objects cannot be counted.
+CREATED: tuple[Quantity, ...] = ("objects", "allocations")
 # Figures of the request alone.
 ALONE = tuple(traits for traits in TRAITS.values() if traits.source != "load")
 
@@ -181,6 +183,12 @@ class Row(ResultRow):
         """Return the ratio of a quantity to its budget. A budget of 0 counts as 0.5: one object has the ratio 2."""
         figure = self.figure_of(quantity)
         return (figure.value if figure else 0.0) / max(self.judged[quantity].bound, 0.5)
+
+
+def created(rows: Iterable[Row]) -> Traits:
+    """Return the count that shows what these rows create."""
+    counted = {quantity for row in rows for quantity in row.figures}
+    return TRAITS[next((quantity for quantity in CREATED if quantity in counted), CREATED[0])]
 
 
 def rows(result: Result) -> Iterator[Row]:
