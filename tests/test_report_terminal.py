@@ -167,9 +167,9 @@ def test_the_total_has_its_own_budget_and_verdict() -> None:
     assert shown[4].split() == ["(total)", "245.1", "244.7", "…", "245.5", "400", "pass"]
 
 
-def test_the_foot_has_detection_limit_unattributed_time_and_effort() -> None:
+def test_the_foot_has_detection_limit_residue_and_effort() -> None:
     foot = flat("\n".join(lines(result(PASSING))[5:]))
-    for part in ("detection limit 0.12 µs; unattributed 1.20 µs (+0.5%)", "120 rounds", "960 requests", "0.4 s"):
+    for part in ("detection limit 0.12 µs; rows less total 1.20 µs (+0.5%)", "120 rounds", "960 requests", "0.4 s"):
         assert part in foot
 
 

@@ -116,15 +116,15 @@ def test_what_has_no_interval_has_no_figure() -> None:
     unbounded = but(result(replace(PASSING, us=nothing)), books=Books(nothing, nothing, None, math.nan))
     shown = view(unbounded)
     assert not any("us" in row.figures for row in shown.rows)
-    assert (shown.first, shown.costliest, shown.unattributed) == (None, None, "? µs")
+    assert (shown.first, shown.costliest, shown.residue) == (None, None, "? µs")
     assert one_line(unbounded).text == "GET /health pass: not known"
 
 
-def test_a_run_without_times_has_no_detection_limit_and_nothing_unattributed() -> None:
+def test_a_run_without_times_has_no_detection_limit_and_no_residue() -> None:
     shown = view(counted(layer_row()))
-    assert (shown.detection_limit, shown.unattributed, shown.effort, shown.counted) == (None, None, None, 21)
+    assert (shown.detection_limit, shown.residue, shown.effort, shown.counted) == (None, None, None, 21)
     shown = view(result(PASSING))
-    assert (shown.detection_limit, shown.unattributed, shown.counted) == ("0.12 µs", "1.20 µs (+0.5%)", None)
+    assert (shown.detection_limit, shown.residue, shown.counted) == ("0.12 µs", "1.20 µs (+0.5%)", None)
 
 
 def test_a_result_of_a_run_that_does_not_enforce_has_an_empty_view() -> None:

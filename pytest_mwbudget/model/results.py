@@ -289,7 +289,7 @@ LayerReport: TypeAlias = ResultRow
 class Books:
     """The times of rows that are not layers.
 
-    `total` is the whole app without probes. `residue_us` is the unattributed time: the sum of all rows less `total`.
+    `total` is the whole app without probes. `residue_us` is the sum of all rows less `total`.
     """
 
     total: Estimate
@@ -421,7 +421,7 @@ class Result:
     - `layers` and `frames`: the rows, without those of the endpoint's parts; `rows` has all of them in order
     - `counted`: the number of counted requests, None if nothing was counted
     - `uncounted`: the reason for each quantity that could not be counted in any row
-    - `residue_us`: the unattributed time, the sum of the rows less `(total)`
+    - `residue_us`: the sum of the rows less `(total)`
     - `route`: the template of the request's route, None if unknown
     - `surveyed`: whether a survey measured it, in a test without a budget of its own
     - `place`: where a budget of this request can stand

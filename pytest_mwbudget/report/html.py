@@ -211,11 +211,11 @@ def _missing(shown: View) -> dict[str, list[str]]:
 
 
 def _facts(shown: View) -> Iterator[tuple[str, str]]:
-    """Yield the detection limit, the unattributed time, the size of the measurement, why the endpoint is closed."""
+    """Yield the detection limit, the rows less the total, the size of the measurement, why the endpoint is closed."""
     effort = shown.effort
     if effort is not None:
         yield "detection limit", shown.detection_limit or ""
-        yield "unattributed", shown.unattributed or ""
+        yield "rows less total", shown.residue or ""
         yield "timed", f"{effort.requests} requests in {effort.rounds} rounds, {effort.seconds:.1f} s"
     yield "counted", f"{shown.counted} requests"
     if shown.closed is not None:

@@ -403,7 +403,7 @@ def _advised(advice: Advice, where: str = "") -> Paragraph:
 
 def _foot(shown: View, columns: Sequence[Traits]) -> Iterator[str]:
     if shown.effort is not None:
-        yield f"detection limit {shown.detection_limit}; unattributed {shown.unattributed}"
+        yield f"detection limit {shown.detection_limit}; rows less total {shown.residue}"
         yield f"{shown.effort.rounds} rounds, {shown.effort.requests} requests, {shown.effort.seconds:.1f} s"
     if shown.counted is not None:
         cells = {_cell(row, column)[:1] for row in shown.rows for column in columns}

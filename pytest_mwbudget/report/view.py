@@ -32,8 +32,8 @@ class View:
 
     `rows` begins with `(outside)` and ends with `(total)`. `first` is the layer to look at first: the worst verdict
     counts, then the largest ratio to a budget, then the most time. `costliest` is the layer that takes the most time.
-    Both are None if no layer qualifies. `unattributed` is the sum of the rows less the total. `detection_limit`,
-    `unattributed` and `effort` are None if nothing was timed, `counted` (a number of requests) is None if nothing was
+    Both are None if no layer qualifies. `residue` is the sum of the rows less the total. `detection_limit`,
+    `residue` and `effort` are None if nothing was timed, `counted` (a number of requests) is None if nothing was
     counted. `uncounted` has the quantities that could not be counted, by reason. `headline` sums up the failure,
     `findings` has each budget and recorded limit that is exceeded or undecided, and the missing limits. `changed` says
     which figures certainly changed. `place` is where a budget of this request can stand. `accept` is the command that
@@ -50,7 +50,7 @@ class View:
     first: Row | None
     costliest: Row | None
     detection_limit: str | None
-    unattributed: str | None
+    residue: str | None
     effort: Effort | None
     counted: int | None
     uncounted: Mapping[str, list[str]]
@@ -151,7 +151,7 @@ def view(result: Result) -> View:
         first=first,
         costliest=max((row for row in layers if "us" in row.figures), key=_us, default=None),
         detection_limit=f"{figure(result.floor_us)} µs" if result.timed else None,
-        unattributed=_unattributed(result),
+        residue=_residue(result),
         effort=result.effort,
         counted=result.counted,
         uncounted=uncounted,
@@ -220,7 +220,7 @@ def _badness(row: Row) -> tuple[int, float, float]:
     return GRAVITY[row.verdict], row.badness, _us(row)
 
 
-def _unattributed(result: Result) -> str | None:
+def _residue(result: Result) -> str | None:
     if result.residue_us is None or result.total_us is None:
         return None
     us, total = result.residue_us, result.total_us.estimate
