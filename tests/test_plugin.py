@@ -337,11 +337,11 @@ def test_a_request_that_a_fixture_makes_afterwards_is_judged_and_shown(idle_shop
             yield mw_budget
             mw_budget.get("/threads")
 
-        @pytest.mark.mw_budget(layers={"ThreadsAfterwards": {"threads": 9}})
+        @pytest.mark.mw_budget(layers={"Threaded": {"threads": 9}})
         def test_kept(client):
             client.get("/health")
 
-        @pytest.mark.mw_budget(layers={"ThreadsAfterwards": {"threads": 0}})
+        @pytest.mark.mw_budget(layers={"Threaded": {"threads": 0}})
         def test_broken(client):
             client.get("/health")
         """
@@ -352,7 +352,7 @@ def test_a_request_that_a_fixture_makes_afterwards_is_judged_and_shown(idle_shop
         import pytest
         import shop
 
-        class ThreadsAfterwards:
+        class Threaded:
             def __init__(self, app):
                 self.app = app
 
@@ -364,7 +364,7 @@ def test_a_request_that_a_fixture_makes_afterwards_is_judged_and_shown(idle_shop
 
         @pytest.fixture
         def mw_budget_app():
-            return ThreadsAfterwards(shop.create_app())
+            return Threaded(shop.create_app())
         """
     )
     result = run(idle_shop, *UNDRAWN)
@@ -372,8 +372,8 @@ def test_a_request_that_a_fixture_makes_afterwards_is_judged_and_shown(idle_shop
     result.stdout.fnmatch_lines(
         [
             "*_ ERROR at teardown of test_broken _*",
-            "GET /threads: ThreadsAfterwards 1 call, *",
-            "ThreadsAfterwards * fail",
+            "GET /threads: Threaded 1 call, *",
+            "Threaded * fail",
             "*::test_kept GET /health pass: *",
             "*::test_kept GET /threads pass: *",
             "*::test_broken GET /health pass: *",
