@@ -29,6 +29,9 @@ from pytest_mwbudget.model.estimate import ZERO, Estimate
 from pytest_mwbudget.model.stack import HARNESS, Boundary
 from pytest_mwbudget.timing.null_layers import BLANKS, DIVIDING
 
+# Arithmetic is the same in every interpreter.
+pytestmark = pytest.mark.once
+
 STEADY_NS = 1000.0
 # The time without a row in each request, which is part of no figure.
 UNOWNED_NS = 5_000_000.0

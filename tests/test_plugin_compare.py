@@ -22,6 +22,9 @@ from .readings import readings
 from .test_plugin import APP, BRIEFLY, CONFTEST, no_github  # noqa: F401
 from .test_report_schema import misfits
 
+# What is compared is the same in every interpreter.
+pytestmark = pytest.mark.once
+
 COUNTED = """
 import pytest
 

@@ -25,6 +25,9 @@ from pytest_mwbudget.model.quantities import BETWEEN_RUNS, COUNTED, RPS_SHARE, T
 from pytest_mwbudget.model.results import Count, Counts, LayerReport
 from pytest_mwbudget.model.stack import Layer, RowIndex
 
+# Arithmetic is the same in every interpreter.
+pytestmark = pytest.mark.once
+
 # A busy machine must not fail these tests.
 relaxed = settings(deadline=None)
 
