@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import itertools
 import sys
 import time
 import traceback
@@ -321,6 +322,20 @@ def test_an_app_that_stops_answering_has_a_note_and_no_flamegraph() -> None:
         measurement.notes[-1]
         == "There is no flamegraph: under the profiler the app raised ValueError: not here [no-flamegraph]"
     )
+
+
+def test_an_app_that_fails_while_it_is_timed_for_a_profile_has_a_note_and_no_flamegraph() -> None:
+    calls = itertools.count()
+
+    def fail_later(request: Any) -> None:
+        if next(calls) > 150:
+            raise ValueError("not again")
+
+    budgets = Budgets({"tasks": 0}, {}, None)
+    _, measurement = asyncio.run(profiled(stack(PassOn, work=fail_later), budgets=budgets, flamegraph="failing"))
+    assert measurement.profile is None
+    assert measurement.verdict == "fail"
+    assert measurement.notes[-1].startswith("There is no flamegraph: GET /: ")
 
 
 @pytest.mark.live
