@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
-import itertools
 import sys
 import time
 import traceback
@@ -324,15 +323,24 @@ def test_an_app_that_stops_answering_has_a_note_and_no_flamegraph() -> None:
     )
 
 
-def test_an_app_that_fails_while_it_is_timed_for_a_profile_has_a_note_and_no_flamegraph() -> None:
-    calls = itertools.count()
+def test_an_app_that_fails_while_it_is_timed_for_a_profile_has_a_note_and_no_flamegraph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timing = False
 
-    def fail_later(request: Any) -> None:
-        if next(calls) > 150:
+    def fail_while_timed(request: Any) -> None:
+        if timing:
             raise ValueError("not again")
 
+    async def roughly_timed(run: Any, findings: Any) -> Result:
+        nonlocal timing
+        timing = True
+        return await untouched(run, findings)
+
+    untouched = measure_module._Run.roughly_timed
+    monkeypatch.setattr(measure_module._Run, "roughly_timed", roughly_timed)
     budgets = Budgets({"tasks": 0}, {}, None)
-    _, measurement = asyncio.run(profiled(stack(PassOn, work=fail_later), budgets=budgets, flamegraph="failing"))
+    _, measurement = asyncio.run(profiled(stack(PassOn, work=fail_while_timed), budgets=budgets, flamegraph="failing"))
     assert measurement.profile is None
     assert measurement.verdict == "fail"
     assert measurement.notes[-1].startswith("There is no flamegraph: GET /: ")
