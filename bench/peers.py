@@ -414,7 +414,7 @@ def nameless(present: dict[str, list[Reading]]) -> list[str]:
         spans = dict.fromkeys(name for reading in taken for name in reading["us"] if name not in NAMES)
         if spans and not any(values(taken, name) for name in NAMES):
             figures = ", ".join(f"`{span}` {median(values(taken, span)):.1f} µs" for span in spans)
-            notes.append(f"{WAYS[way].title} name no layer; what they say instead: {figures}.")
+            notes.append(f"{WAYS[way].title} name no layer. They show: {figures}.")
     return notes
 
 

@@ -231,7 +231,7 @@ def report(every: list[Reading]) -> Report:
             "Savings are differences of whole requests, which vary by more than the goal from process to process.",
         ),
         Goal(
-            "an interval holds the truth at least as often as it says, 99 %",
+            "at least 99 % of the intervals hold the truth, as they state",
             f"{per_cent(held, len(readings))} of {len(readings)} intervals",
             bool(readings) and held >= 0.99 * len(readings),
         ),

@@ -398,14 +398,13 @@ class _Run:
         return await compared(timing, await timing.until_known(), findings.counted.layers)
 
     async def roughly_timed(self, findings: Findings) -> Result:
-        """Return a result with times, which are wide and judge nothing, for a profile of what was only counted."""
+        """Time what was only counted, for its profile. The intervals may be wide, and nothing is judged."""
         __tracebackhide__ = True
         settings = replace(self.settings, budgets=Budgets(), max_time_s=self.environment.schedule.profile_timing_s)
         unbounded = tuple(replace(layer, bounds={}) for layer in self.layers)
         run = replace(self, layers=unbounded, settings=settings)
-        timing = run._timing(findings.counted, run.environment, run.request_ns)
-        timed = replace(findings, timed=await timing.until_known())
-        return run.result(timed)
+        timing = run._timing(findings.counted, self.environment, self.request_ns)
+        return self.result(replace(findings, timed=await timing.until_known()))
 
     def result(self, findings: Findings) -> Result:
         """Return the findings as the result of this request."""

@@ -230,7 +230,7 @@ def test_a_layer_without_verdict_is_named(peers: ModuleType) -> None:
 
 def test_what_names_no_layer_is_quoted(peers: ModuleType) -> None:
     (note,) = peers.report(runs(peers, "spans_opentelemetry", 0.0)).notes
-    assert note == "OpenTelemetry's spans name no layer; what they say instead: `GET /` 500.0 µs."
+    assert note == "OpenTelemetry's spans name no layer. They show: `GET /` 500.0 µs."
 
 
 def test_no_readings_make_an_empty_report(peers: ModuleType) -> None:

@@ -13,7 +13,7 @@ import pytest
 from pytest_mwbudget.limits.file import parsed
 from pytest_mwbudget.session.limits.kept_objects import kept_objects, new_objects
 
-from .test_limits_plugin import UPDATE, Project, project, run_apart
+from .test_limits_plugin import OF_LAYER, UPDATE, Project, project, run_apart
 
 __all__ = ["project"]  # the fixture
 
@@ -85,16 +85,6 @@ class Layer:
     async def __call__(self, scope, receive, send):
         {Key(text) for text in "abcdefghijkl"}
         await self.app(scope, receive, send)
-
-
-async def hello(scope, receive, send):
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": b"ok"})
-
-
-@pytest.fixture
-def mw_budget_app():
-    return Layer(hello)
 """
 
 
@@ -104,7 +94,7 @@ def test_a_count_that_depends_on_the_hash_seed_never_fails(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = Project(pytester, monkeypatch)
-    pytester.makeconftest(BY_SEED)
+    pytester.makeconftest(BY_SEED + OF_LAYER)
     assert run_apart(pytester, *UPDATE, seed="0").ret == 0
     limits = parsed(project.file.read_text(encoding="utf-8"), "'f'").limits
     limit, *_ = (recorded for place, recorded in limits.items() if (place.row, place.quantity) == ("Layer", "objects"))

@@ -30,6 +30,18 @@ pytestmark = pytest.mark.once
 FIX = ("--mw-budget-update", "--mw-budget-update-mode=create,trim,fix", "--mw-budget-reason=it must")
 UPDATE = ("--mw-budget-update",)
 HERE = surroundings("asyncio")
+# The app round which `Layer` stands, for the end of a conftest.
+OF_LAYER = """
+
+async def hello(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+@pytest.fixture
+def mw_budget_app():
+    return Layer(hello)
+"""
 # A layer that spawns as many tasks as the file `cost` says: tasks are counted in every Python.
 CONFTEST = """
 import asyncio
@@ -52,17 +64,8 @@ class Layer:
         for task in [asyncio.create_task(nothing()) for _ in range(COST)]:
             await task
         await self.app(scope, receive, send)
-
-
-async def hello(scope, receive, send):
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": b"ok"})
-
-
-@pytest.fixture
-def mw_budget_app():
-    return Layer(hello)
 """
+CONFTEST += OF_LAYER
 TESTS = """
 import pytest
 

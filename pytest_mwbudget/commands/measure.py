@@ -32,7 +32,7 @@ from ..report.lines import laid_out, line_width, row_of
 from ..report.matrix import matrices
 from ..report.overview import matrix
 from ..report.table import CREATED
-from ..report.text import printable, shortened
+from ..report.text import printable, shortened, whole
 from ..session.artifacts import STORED, Output
 from ..session.turns import Turns
 from ..timing.looks import NS_PER_S, Environment
@@ -260,10 +260,10 @@ def _untimed(counted: Result, reason: str) -> Result:
 
 def _counts(result: Result, what: Quantity) -> tuple[str, ...]:
     """Return the counts of a whole request, and the layer that creates the most."""
-    counts = [f"{count.estimate:g}" if count else "-" for count in map(result.total.figure, (what, "tasks"))]
+    counts = [whole(count.estimate) if count else "-" for count in map(result.total.figure, (what, "tasks"))]
     created = [(count.estimate, layer.name) for layer in result.layers if (count := layer.figure(what)) is not None]
     most, name = max(created, default=(0, ""))
-    return str(result.status), *counts, str(len(result.layers)), f"  {name}: {most:g}" if created else ""
+    return str(result.status), *counts, str(len(result.layers)), f"  {name}: {whole(most)}" if created else ""
 
 
 def _raised(error: Exception) -> str:

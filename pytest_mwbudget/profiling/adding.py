@@ -30,7 +30,7 @@ async def with_profile(
 ) -> Result:
     """Profile a request and add the profile, whose files `publish` writes.
 
-    `timed` measures the times of a result without them, because a function's time cannot be told from the profiler's.
+    A result without times is profiled by those that `timed` returns: they tell the app's time from the profiler's.
     """
     if foreign_tools.distorting:
         return _without(result, foreign_tools.why_no_figures)

@@ -67,7 +67,7 @@ async def profile(
 ) -> Profiled:
     """Sample requests until each layer over a budget has enough samples, or the stack if no layer is over a budget.
 
-    `times` is the result with times. Calls `tick` after each request. Raises the app's exceptions.
+    `times` has the times of the layers. Calls `tick` after each request. Raises the app's exceptions.
     """
     from pyinstrument import Profiler
 
@@ -103,8 +103,8 @@ async def profile(
         for owner, seconds in _row_s(stack, times, waiting=iterating).items()
         if owner in blocks
     }
-    plain_us = times.total_us.estimate if times.total_us else 0.0
-    rest = max(0.0, plain_us / US_PER_S * requests - math.fsum(seconds_of.values()))
+    assert times.total_us is not None
+    rest = max(0.0, times.total_us.estimate / US_PER_S * requests - math.fsum(seconds_of.values()))
     sampled = profile_stacks.attributed(session.frame_records, blocks, MACHINERY)
     calls_and_returns = profile_stacks.attributed(events, blocks, MACHINERY)
     records = profile_stacks.fitted(sampled, calls_and_returns, seconds_of, rest)

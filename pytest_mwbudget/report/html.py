@@ -31,6 +31,7 @@ from .document import Cell, Code, Column, Table, TableRow, Text, cells, parts, p
 from .findings import ACCEPT
 from .matrix import Matrix, matrices
 from .picture import picture
+from .survey import Survey
 from .survey import survey as survey_of
 from .table import COUNTS, MESSAGES, SAVES, SPENT, TAIL_COLUMNS, TREND_COLUMNS, US, Figure, Row
 from .text import amount, bound, figure, formatted
@@ -76,7 +77,7 @@ def render(run: MeasuredRun, link: Callable[[str], str] = str, history: Sequence
         since=since,
         about=[*about(since)] if since else [],
         survey=survey,
-        layers=_layers(survey.layers) if survey else None,
+        layers=_layers(survey) if survey else None,
         matrices=[(matrix, _matrix(matrix, tests)) for matrix in matrices(run.results)],
         headline=_headline([shown.verdict for _, shown in views]),
         left_out=run.left_out,
@@ -341,10 +342,9 @@ def _known(columns: Sequence[Traits], rows: Sequence[Row]) -> list[Traits]:
     return [column for column in columns if any(column.name in {*row.figures, *row.judged} for row in rows)]
 
 
-def _layers(layers: Table) -> Table:
+def _layers(survey: Survey) -> Table:
     """Return the table of a survey's layers with the route last."""
-    counts = [plain(column.title) for column in layers.columns[-2:]]
-    return layers.arranged(("layer", "from"), "routes", *TIMES, *counts, "worst on")
+    return survey.layers.arranged(("layer", "from"), "routes", *TIMES, *survey.counts, "worst on")
 
 
 def _overview(sections: Sequence[tuple[str, View]]) -> Table:

@@ -87,7 +87,7 @@ def survey(
     if shown.routes.rows:
         blocks += _routes(shown.routes, len(shown.routes.rows) if many else MOST_ROUTES)
     if shown.layers.rows:
-        blocks += _layers(shown.layers)
+        blocks += _layers(shown)
     blocks += [matrix(each, width, with_routes=False) for each in matrices(results, shown.numbers)]
     blocks += [
         Paragraph(f"{title}: {finding.sentence}", "fail") for title, findings in shown.broken for finding in findings
@@ -124,11 +124,11 @@ def _routes(routes: Table, most: int) -> Iterator[Block]:
         yield Paragraph(f"{len(routes.rows) - most} more routes; -v lists them")
 
 
-def _layers(layers: Table) -> Iterator[Block]:
-    yield layers
-    counts = ", ".join(plain(column.title) for column in layers.columns[-2:])
+def _layers(shown: Survey) -> Iterator[Block]:
+    yield shown.layers
+    counts = ", ".join(shown.counts)
     legend = f"µs: median over its routes; worst: most, on the route of that number; {counts}: median"
-    if any((cell.brief or "").startswith("~") for row in layers.rows for cell in row.cells):
+    if any((cell.brief or "").startswith("~") for row in shown.layers.rows for cell in row.cells):
         legend += f"; {WIDE}, which a terminal of {ROOMY + 1} columns shows"
     yield Paragraph(legend)
 

@@ -9,7 +9,7 @@ from statistics import median, median_low
 
 from ..model.results import RequestLine, Result, SurveyRun
 from ..model.stack import ENDPOINT, TOTAL
-from .document import Cell, Code, Column, Table, TableRow
+from .document import Cell, Code, Column, Table, TableRow, plain
 from .findings import Finding
 from .matrix import MOST_WHOSE, approximate
 from .table import US, Figure, Row, created
@@ -38,6 +38,11 @@ class Survey:
     broken: tuple[tuple[str, tuple[Finding, ...]], ...]
     undecided: int
     counted_only: int
+
+    @property
+    def counts(self) -> list[str]:
+        """The titles of the counts in `layers`, its last columns."""
+        return [plain(column.title) for column in self.layers.columns[-2:]]
 
     @property
     def unexamined(self) -> str | None:

@@ -17,7 +17,7 @@ from ...errors import SettingError, tagged
 from ...limits.file import LimitsFile, Place, text_of
 from ...limits.sections import Surroundings, chosen
 from ...limits.updating import LARGE_RAISE, Broken, Change, Measured, Rules, Update, unused_places, updated
-from ...model.quantities import COUNTED
+from ...model.quantities import COUNTED, Quantity
 from ...model.request_keys import RequestKey, keyed
 from ...model.results import Result
 from ...report.lines import Line
@@ -34,6 +34,9 @@ from .recount import RecountError
 MOST_LISTED = 10
 # How long to wait for another run that writes the same file.
 LOCK_S = 30.0
+# Why requests have no limits of a quantity.
+UNCOUNTED = "not counted; mwbudget doctor says what is counted here"
+UNCERTAIN = "the machine was slow, or each time unknown or wide; update again when it is less busy"
 
 
 @dataclass
@@ -267,14 +270,12 @@ class _Ending:
             for costs in by_key.values()
         ]
         lacking = Counter(quantity for known in requests for quantity in self.run.quantities if quantity not in known)
-        for counted, why in (
-            (True, "not counted; mwbudget doctor says what is counted here"),
-            (False, "the machine was slow, or each time unknown or wide; update again when it is less busy"),
-        ):
-            if names := [quantity for quantity in lacking if (quantity in COUNTED) == counted]:
-                number = max(lacking[quantity] for quantity in names)
-                where = f"in {number} of {len(requests)} requests"
-                self.outcome.say(f"{self.run.name}: no limits of {' and '.join(names)} {where}: {why}", "yellow")
+        alike: dict[tuple[bool, int], list[Quantity]] = {}
+        for quantity, number in lacking.items():
+            alike.setdefault((quantity in COUNTED, number), []).append(quantity)
+        for (counted, number), names in alike.items():
+            where, why = f"in {number} of {len(requests)} requests", UNCOUNTED if counted else UNCERTAIN
+            self.outcome.say(f"{self.run.name}: no limits of {' and '.join(names)} {where}: {why}", "yellow")
 
     def _report_alone(self, written: Collection[Place]) -> None:
         """Say which limits are of a test alone, or of a test after other tests, because the counts differ."""
