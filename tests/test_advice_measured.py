@@ -445,6 +445,7 @@ def test_advice_on_what_fastapi_does_again(pytester: pytest.Pytester, monkeypatc
 
 
 @pytest.mark.live
+@pytest.mark.once
 @readings
 def test_advice_on_what_fastapi_does_again_and_what_it_costs(pytester: pytest.Pytester) -> None:
     given = advised(pytester, spin_us=1000, parts_time_s=1.0, precision_time_s=1.0)
