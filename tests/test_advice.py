@@ -30,6 +30,8 @@ from pytest_mwbudget.storage import codec
 from .apps import measured
 from .canned import but, canned
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "advice.md").read_text(encoding="utf-8")
 COROUTINE = "starlette.middleware.base.BaseHTTPMiddleware.__call__.<locals>.call_next.<locals>.coro"

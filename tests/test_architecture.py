@@ -13,6 +13,8 @@ import pytest
 
 import pytest_mwbudget
 
+pytestmark = pytest.mark.once
+
 PACKAGE = Path(pytest_mwbudget.__file__).parent
 PUBLIC = [getattr(pytest_mwbudget, name) for name in pytest_mwbudget.__all__]
 RESULTS = [kind for kind in PUBLIC if kind.__module__.startswith("pytest_mwbudget.model.")]

@@ -15,6 +15,8 @@ from pytest_mwbudget.storage import file_lock
 
 from .apps import FAST, alone
 
+pytestmark = pytest.mark.once
+
 # Notes what code of the package opens, lists and makes while a test runs, and which of its modules are imported. Those
 # of other packages may be imported. What is in REAL is on the real file system.
 AUDIT = """

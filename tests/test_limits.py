@@ -28,6 +28,8 @@ from pytest_mwbudget.model.saves import Saves
 from .canned import but
 from .test_report_json import RESULT
 
+pytestmark = pytest.mark.once
+
 HERE = Surroundings("CPython", "3.13.2", "asyncio", "Linux x86_64")
 SECTION, CPU = HERE.section, "AMD EPYC 7763"
 KEY = RequestKey("tests/test_shop.py::test_health", "GET /health")

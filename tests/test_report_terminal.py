@@ -48,6 +48,8 @@ from pytest_mwbudget.report.view import view
 
 from .canned import but, canned
 
+pytestmark = pytest.mark.once
+
 # No deadline: examples are slow on a busy machine.
 relaxed = settings(deadline=None)
 

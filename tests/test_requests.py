@@ -17,6 +17,8 @@ from pytest_mwbudget.workload.requests import RequestFile, parsed, read, workloa
 
 from .apps import LEAN, alone, run_inside
 
+pytestmark = pytest.mark.once
+
 APP = """
 import asyncio
 import contextlib

@@ -51,6 +51,8 @@ from .apps import (
 )
 from .test_engine import SCHEDULE, Costly, FakeClock, reason
 
+pytestmark = pytest.mark.once
+
 App = Callable[..., Any]
 
 
