@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -16,7 +17,10 @@ from pytest_mwbudget.counting.backend import counting_backend
 from pytest_mwbudget.errors import SettingError
 from pytest_mwbudget.interpreter.clocks import perf_counter
 from pytest_mwbudget.limits.file import Limit, LimitsFile, Place, parsed, text_of
+from pytest_mwbudget.limits.updating import Measured
 from pytest_mwbudget.model.measured_run import MeasuredRun
+from pytest_mwbudget.model.quantities import Quantity
+from pytest_mwbudget.model.results import RequestLine, Result
 from pytest_mwbudget.session.limits import evidence, of_tests
 from pytest_mwbudget.session.limits.of_tests import surroundings
 from pytest_mwbudget.session.limits.recount import Recount, RecountError, recounted
@@ -464,7 +468,7 @@ def test_a_count_that_another_process_does_not_have_is_not_written(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evidence, "recounted", lambda config, order, limit_s: as_json(MeasuredRun(RUN)))
-    result = project.run(*UPDATE, "test_app.py::test_one")
+    result = project.run(*UPDATE, "test_app.py::test_one", "-o", "mw_budget_record=tasks")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
         [
@@ -472,6 +476,7 @@ def test_a_count_that_another_process_does_not_have_is_not_written(
             " [[]limit-refused[]]"
         ]
     )
+    result.stdout.no_fnmatch_line("*no limits of*")
 
     def failed(config: pytest.Config, order: Recount, limit_s: float | None) -> None:
         raise RecountError("pytest ended with status 3 and no result: boom")
@@ -639,6 +644,24 @@ def test_an_update_says_which_quantities_have_no_limits(project: Project) -> Non
         result.stdout.no_fnmatch_line("*no limits of*")
     result = project.run(*UPDATE, "-o", "mw_budget_record=us_per_message,tasks")
     result.stdout.fnmatch_lines(["mw-budgets.json: no limits of us_per_message in 2 of 2 requests: the machine *"])
+
+
+def test_each_quantity_without_limits_has_its_own_number_of_requests(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = Measured.of
+
+    def of(result: Result, quantities: Collection[Quantity]) -> Measured:
+        return every(result, quantities) if result.request == RequestLine("GET", "/one") else every(result, {"threads"})
+
+    monkeypatch.setattr(Measured, "of", of)
+    result = project.run(*UPDATE, "-o", "mw_budget_record=tasks,allocations,threads,us_per_message")
+    result.stdout.fnmatch_lines_random(
+        [
+            "mw-budgets.json: no limits of us_per_message in 2 of 2 requests: the machine *",
+            "mw-budgets.json: no limits of allocations and tasks in 1 of 2 requests: not counted; *",
+        ]
+    )
 
 
 def test_a_request_that_a_test_makes_only_alone_has_limits_that_stay(

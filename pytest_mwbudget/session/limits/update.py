@@ -160,6 +160,7 @@ class _Ending:
 
     def update(self) -> None:
         """Update the file: counts again in other processes, then write."""
+        lacking = self._lacking()  # before counts are taken out that another process does not confirm
         try:
             rules = Rules(self.run.modes, self.run.quantities, self.run.processor, self.run.reason)
             self._confirm(rules)
@@ -173,7 +174,7 @@ class _Ending:
             self.outcome.say(f"{self.run.name} cannot be updated: {error}", "red")
             self.outcome.failed = True
             return
-        self._report(updates, written=after != file)
+        self._report(updates, lacking, written=after != file)
 
     def _updated(
         self, file: LimitsFile, rules: Rules, by_surroundings: Mapping[Surroundings, Mapping[RequestKey, Measured]]
@@ -227,7 +228,7 @@ class _Ending:
 
     # ---- what is said ---------------------------------------------------------------------------------------------
 
-    def _report(self, updates: Sequence[Update], *, written: bool) -> None:
+    def _report(self, updates: Sequence[Update], lacking: Sequence[str], *, written: bool) -> None:
         name = self.run.name
         changes = [change for update in updates for change in update.changes]
         refused = [refusal for update in updates for refusal in update.refused]
@@ -249,7 +250,8 @@ class _Ending:
         if any(change.is_large for change in listed):
             self.outcome.say(f"  !: raised by more than {LARGE_RAISE:.0%}", "yellow")
         self._report_alone({change.place for change in changes})
-        self._report_lacking()
+        for text in lacking:
+            self.outcome.say(text, "yellow")
         if broken:
             command = self.run.command(raises=True)
             self.outcome.say(f"{name}: other processes exceed limits that this run keeps; to raise them: {command}")
@@ -262,7 +264,7 @@ class _Ending:
                 f" {refusal.ceiling:g}, and no limit is raised above a budget; lower the cost, or raise the budget"
             )
 
-    def _report_lacking(self) -> None:
+    def _lacking(self) -> list[str]:
         """Say of which quantities requests have no limit, because no row has a figure that can be recorded."""
         requests = [
             {quantity for of_row in costs.costs.values() for quantity in of_row}
@@ -273,9 +275,11 @@ class _Ending:
         alike: dict[tuple[bool, int], list[Quantity]] = {}
         for quantity, number in lacking.items():
             alike.setdefault((quantity in COUNTED, number), []).append(quantity)
-        for (counted, number), names in alike.items():
-            where, why = f"in {number} of {len(requests)} requests", UNCOUNTED if counted else UNCERTAIN
-            self.outcome.say(f"{self.run.name}: no limits of {' and '.join(names)} {where}: {why}", "yellow")
+        return [
+            f"{self.run.name}: no limits of {' and '.join(names)} in {number} of {len(requests)} requests:"
+            f" {UNCOUNTED if counted else UNCERTAIN}"
+            for (counted, number), names in alike.items()
+        ]
 
     def _report_alone(self, written: Collection[Place]) -> None:
         """Say which limits are of a test alone, or of a test after other tests, because the counts differ."""
