@@ -7,12 +7,12 @@ import math
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from pytest_mwbudget.analysis.savings import Arm
+from pytest_mwbudget.analysis.savings import TOGETHER, Arm
 from pytest_mwbudget.asgi import loops
 from pytest_mwbudget.errors import MeasurementError, MwBudgetError, ResponseError
 from pytest_mwbudget.model.estimate import Estimate
@@ -202,12 +202,14 @@ class Made:
         failing: Arm = THIRD,
         after: int = sys.maxsize,
         error: type[MwBudgetError] = ResponseError,
+        joined: Sequence[EntryIndex] = (),
         check: Callable[[], None] = lambda: None,
         **options: Any,
     ) -> None:
         self.now_ns = self.ticks = 0
         self.order: list[Arm] = []
         self.failing, self.after, self.error, self.check = failing, after, error, check
+        self.joined = joined
         deadline = Deadline(round(end_s * NS_PER_S), lambda: self.now_ns, self.tick)
         with unchanged_code():
             self.arms, self.rounds = asyncio.run(self.made(deadline, options))
@@ -215,6 +217,7 @@ class Made:
     async def made(self, deadline: Deadline, options: Any) -> tuple[Arms, list[Blocks[int]]]:
         arms = await arms_of(Noop(Noop(Noop(hello))))
         arms.caller.check = self.check
+        arms.join(self.joined, "it is quick")
         with arms.bypasses.installed():
             return arms, await arms.rounds(self.block, deadline, BLOCK_NS, **options)
 
@@ -274,6 +277,42 @@ def test_a_layer_without_which_a_block_fails_is_left_in_from_then_on_and_does_no
     assert made.order.count(THIRD) == after + 1
     assert len(made.rounds) > 20
     assert all({arm for arm, _ in blocks} == {None, FIRST, SECOND} for blocks in made.rounds)
+
+
+def test_layers_that_are_joined_are_left_out_together() -> None:
+    async def entered() -> list[str]:
+        names: list[str] = []
+
+        class Named(Noop):
+            def __init__(self, app: App, name: str) -> None:
+                super().__init__(app)
+                self.name = name
+
+            async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+                names.append(self.name)
+                await self.app(scope, receive, send)
+
+        arms = await arms_of(Named(Named(Named(hello, "c"), "b"), "a"))
+        arms.join([FIRST, SECOND], "it is quick")
+        names.clear()
+        with arms.bypasses.installed():
+            for arm in (None, TOGETHER, THIRD):
+                names.append("|")
+                with arms.without(arm):
+                    await arms.caller()
+        return names
+
+    assert "".join(asyncio.run(entered())) == "|abc|c|ab"
+    made = Made(8.0, joined=[FIRST, SECOND])
+    assert all({arm for arm, _ in blocks} == {None, TOGETHER, THIRD} for blocks in made.rounds)
+    assert made.arms.why_not == dict.fromkeys((FIRST, SECOND), "it is quick")
+
+
+def test_joined_layers_that_the_app_cannot_do_without_are_left_in() -> None:
+    made = Made(8.0, joined=[FIRST, SECOND], failing=TOGETHER, after=2)
+    assert made.order.count(TOGETHER) == 3
+    assert made.arms.left_out(TOGETHER) == ()
+    assert all({arm for arm, _ in blocks} == {None, THIRD} for blocks in made.rounds)
 
 
 def test_a_failure_with_every_layer_is_that_of_the_caller() -> None:

@@ -27,6 +27,7 @@ import pytest
 import pytest_mwbudget.load.bursts
 import pytest_mwbudget.load.process
 import pytest_mwbudget.load.server
+from pytest_mwbudget.analysis.savings import TOGETHER
 from pytest_mwbudget.analysis.shares import Burst, Bursts, Conditions, Observation
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings, Under
@@ -646,6 +647,33 @@ def test_a_layer_that_starts_a_task_is_not_blamed_if_it_may_be_another_way() -> 
     assert load.judged.reason == f"{beside}, or {OTHER_WAY}; set a budget of us or of tasks instead [not-bypassed]"
 
 
+@pytest.mark.parametrize(("shorter_us", "verdict"), [(None, "undecided"), (299.0, "undecided"), (301.0, "pass")])
+def test_a_quick_layer_passes_unless_requests_past_all_quick_layers_save_more(
+    shorter_us: float | None, verdict: str
+) -> None:
+    """The app itself may do less without them, such as for a client that is not logged in."""
+    shorter = {} if shorter_us is None else {TOGETHER: shorter_us}
+    load = under_load_past(SLOW, 1e4, {}, joined=True, shorter_us=shorter).load
+    assert load is not None
+    assert load.judged is not None
+    assert (load.method, load.why, load.judged.verdict) == ("split", "it is quick", verdict)
+    if verdict == "undecided":
+        assert load.judged.reason is not None
+        assert load.judged.reason.startswith("it takes next to nothing, but bursts past it say 60% of the requests")
+
+
+def test_a_layer_is_not_taken_for_another_way_if_the_app_takes_as_long_without_it() -> None:
+    load = under_load_past(SLOW, 10.0, {}, shorter_us={FIRST: 1.0}).load
+    assert load is not None
+    assert load.share is not None
+    assert load.judged is not None
+    assert (load.method, load.share.estimate, load.judged.verdict) == ("bypass", pytest.approx(0.6), "undecided")
+    assert load.judged.reason is not None
+    assert load.judged.reason.startswith(
+        "what a layer leaves to the worker of a queue or to a callback is in no own time"
+    )
+
+
 def under_load_past(
     whole: Burst,
     longest_us: float,
@@ -654,12 +682,18 @@ def under_load_past(
     clients: int = 9,
     threads: int = 0,
     bound: float = 0.1,
+    joined: bool = False,
+    shorter_us: Any = None,
 ) -> ResultRow:
-    """Return the row of a layer of 5 µs and a budget of `bound`, past which requests take 400 µs."""
+    """Return the row of a layer of 5 µs and a budget of `bound`, past which requests take 400 µs.
+
+    It is left out only together with others if it is `joined`.
+    """
     arms = asyncio.run(arms_of(Noop(hello)))
     arms.why_not.update(why_not)
     without = replace(whole, request_us=400.0, working_us=whole.working_us and 0.4 * whole.working_us)
-    bursts = Bursts([{None: whole, FIRST: without}] * 6)
+    arms.join([FIRST] if joined else [], "it is quick")
+    bursts = Bursts([{None: whole, TOGETHER if joined else FIRST: without}] * 6)
     driver: Any = SimpleNamespace(
         arms=arms,
         settings=Settings(load_budgets=Budgets({RPS_SHARE: bound})),
@@ -675,7 +709,7 @@ def under_load_past(
     row = ResultRow(layer, Estimate(5.0, 4.0, 6.0), "split", counts=counts)
     before = Result(request=RequestLine("GET", "/"), status=200, layers=(row,))
     observed = observation(1, 10.0), observation(9, longest_us)
-    outcome = _Outcome(before, driver, bursts, observed, {RowIndex(0): FIRST}, Conditions())
+    outcome = _Outcome(before, driver, bursts, observed, {RowIndex(0): FIRST}, Conditions(), shorter_us or {})
     return outcome.result(1.0).layers[0]
 
 
@@ -683,13 +717,13 @@ def test_the_end_of_the_load_generator_is_not_blamed_on_a_layer(monkeypatch: pyt
     left_out: list[Any] = []
 
     async def burst(self: Any, requests: int) -> Burst:
-        if left_out[-1] is not None:
+        if left_out[-1]:
             raise MeasurementError("the load generator ended with status 1")
         return replace(SLOW, request_us=100.0)
 
     async def main() -> None:
         arms: Any = await arms_of(Noop(hello))
-        arms.bypasses = SimpleNamespace(without=lambda arm: nullcontext(left_out.append(arm)))
+        arms.bypasses = SimpleNamespace(without=lambda *layers: nullcontext(left_out.append(layers)))
         environment: Any = SimpleNamespace(clock=count(0, 100_000).__next__, progress=lambda share: None)
         nothing: Any = None
         driver = _Driver(

@@ -9,18 +9,21 @@ from typing import Any
 
 import pytest
 
+from pytest_mwbudget.analysis.paired import FEWEST_PAIRS
 from pytest_mwbudget.asgi import loops
 from pytest_mwbudget.asgi.request import build_request
+from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings, Under
 from pytest_mwbudget.engine import measure
 from pytest_mwbudget.load import bursts
+from pytest_mwbudget.model.quantities import RPS_SHARE
 from pytest_mwbudget.model.results import LoopName, Measurement
 from pytest_mwbudget.report.under_load import load_view
 from pytest_mwbudget.timing.looks import Environment
 
 from .apps import unchanged_code
 from .conftest import needs
-from .readings import near, never, readings
+from .readings import BusyError, near, never, readings
 
 needs("uvicorn", "the server of a measurement under load", "load")
 pytestmark = [pytest.mark.live, pytest.mark.once]
@@ -72,6 +75,42 @@ class SpinsLater(Layer):
         task.add_done_callback(self.tasks.discard)
 
 
+class Queues(Layer):
+    """Puts work into a queue, which a task of the app's takes out."""
+
+    def __init__(self, app: Any) -> None:
+        super().__init__(app)
+        self.queue: asyncio.Queue[int] = asyncio.Queue()
+        self.worker: asyncio.Task[None] | None = None
+
+    async def work(self) -> None:
+        while True:
+            spin(await self.queue.get())
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if self.worker is None:
+            self.worker = asyncio.create_task(self.work())
+        await self.app(scope, receive, send)
+        self.queue.put_nowait(300)
+
+
+class CallsLater(Layer):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+        asyncio.get_running_loop().call_later(0.001, spin, 300)
+
+
+class Login(Layer):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app({**scope, "user": "me"}, receive, send)
+
+
+async def of_users(scope: Any, receive: Any, send: Any) -> None:
+    if "user" in scope:
+        spin(300)
+    await ok(scope, receive, send)
+
+
 class Lock(Layer):
     """Holds a lock for a millisecond, and notes how long each request waited for it and held it."""
 
@@ -94,8 +133,11 @@ class Sleep(Layer):
         await self.app(scope, receive, send)
 
 
-def under_load(app: Any, clients: int, seconds: float = 3.0, loop: LoopName = "asyncio") -> Measurement:
-    settings = Settings(load=Under(clients), load_time_s=seconds, max_time_s=0.5, lifespan=False)
+def under_load(
+    app: Any, clients: int, seconds: float = 3.0, loop: LoopName = "asyncio", share: float | None = None
+) -> Measurement:
+    budgets = Budgets({} if share is None else {RPS_SHARE: share})
+    settings = Settings(load=Under(clients), load_time_s=seconds, max_time_s=0.5, lifespan=False, load_budgets=budgets)
     request = build_request("GET", "/", {})
     with unchanged_code():
         return loops.run(loop, lambda: measure(app, request, settings, Environment()))
@@ -131,6 +173,28 @@ def test_what_a_layer_does_after_the_request_costs_requests_too() -> None:
     assert spins.share is not None
     assert spins.share.high > 0.4
     assert spins.share.estimate > 0.2
+
+
+@readings
+@pytest.mark.parametrize("layer", [Queues, CallsLater])
+def test_a_layer_that_leaves_work_to_others_does_not_pass(layer: type[Layer]) -> None:
+    measurement = under_load(NoOp(layer(Spin(ok))), 20, seconds=6.0, share=0.2)
+    leaves = measurement.layer(layer.__name__).load
+    assert leaves is not None
+    assert leaves.judged is not None
+    if measurement.load is not None and measurement.load.rounds < FEWEST_PAIRS:
+        raise BusyError("there were too few rounds of bursts")
+    never(leaves.judged.verdict == "fail", "nobody can tell whose work it is")
+    assert leaves.judged.verdict == "undecided"
+
+
+@readings
+def test_a_layer_without_which_the_app_does_less_passes_by_its_own_time() -> None:
+    login = under_load(NoOp(Login(of_users)), 20, seconds=6.0, share=0.2).layer("Login").load
+    assert login is not None
+    assert login.judged is not None
+    never(login.judged.verdict == "fail", "the app's own work is taken for the layer's")
+    assert login.judged.verdict == "pass"
 
 
 @readings

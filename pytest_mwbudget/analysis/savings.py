@@ -23,8 +23,10 @@ FEWEST_OF_GROUP = 3
 
 FEW = "there were too few requests in quiet moments"
 
-# The layer that is left out of a block of requests; None for a block with every layer.
+# The layer that is left out of a block of requests, or TOGETHER; None for a block with every layer.
 Arm: TypeAlias = EntryIndex | None
+# The arm without all layers that are left out only together.
+TOGETHER = EntryIndex(-1)
 # The nanoseconds of each block of requests.
 Round: TypeAlias = Sequence[tuple[Arm, Series]]
 

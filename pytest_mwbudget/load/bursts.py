@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
 from ..analysis import shares
 from ..analysis.estimates import ALPHA
 from ..analysis.paired import FEWEST_PAIRS
-from ..analysis.savings import Arm
+from ..analysis.savings import TOGETHER, Arm
 from ..analysis.shares import NEGLIGIBLE_SHARE, Burst, Bursts, Conditions, Observation, is_negligible
 from ..asgi import server as in_process
 from ..asgi.stack import Stack
@@ -19,7 +20,7 @@ from ..config.budgets import assign
 from ..config.settings import Settings, Under
 from ..errors import MeasurementError, ResponseError, described, tagged
 from ..interpreter.clocks import Clock, process_time_ns
-from ..model.estimate import Nanoseconds, Seconds
+from ..model.estimate import Estimate, Microseconds, Nanoseconds, Seconds
 from ..model.load import PROCESSOR, LayerLoad, Load, Wait
 from ..model.quantities import RPS_SHARE
 from ..model.remedies import MAX_TIME
@@ -40,6 +41,8 @@ from .turns import sampled_turns
 WARM_SHARE, OBSERVED_SHARE = 0.1, 0.08
 # The requests of the first burst of one client, and the most that are observed of one client or few.
 FIRST_REQUESTS, MOST_OBSERVED = 20, 400
+# Pairs of bursts of one client, through layers and past them, and the most requests of each.
+IN_APP_PAIRS, MOST_IN_APP = 5, 20
 # The times of the reference workload beside a burst, of which the median counts.
 GAUGES = 9
 # A burst takes about this long: shorter ones cost more pauses, and in longer ones the machine changes its speed.
@@ -64,6 +67,12 @@ async def under_load(
     clock = environment.clock
     begin_ns = clock()
     entries = {layer.index: entry for entry, layer in stack.layers if entry is not None}
+    more_time = settings.more_time
+    of_machine = Conditions(
+        shared_core=on.alone,
+        crowded=environment.turn.crowded,
+        time="--mw-budget-load-time" if more_time == MAX_TIME else more_time.name,
+    )
     arms = Arms(stack, caller, environment.rng, entries.values(), further=observable(stack))
     scheme = caller.template.scope(None)["scheme"]
     with (
@@ -77,21 +86,21 @@ async def under_load(
                 driver = _Driver(caller, settings, under, environment, garbage, arms, served, process)
                 await driver.warm(begin_ns)
                 observations = await driver.observations()
-                for row in result.layers:
-                    entry = entries.get(row.layer.index)
-                    if entry in arms.layers and is_negligible(row, driver.working_ns / 1000):
-                        least = f"less than {NEGLIGIBLE_SHARE:.0%} of the time of a request"
-                        arms.refuse(entry, f"it takes {least}, and starts no task or thread")
                 await arms.try_each(settings.startup_timeout_s)
+                negligible = [
+                    entry
+                    for row in result.layers
+                    if (entry := entries.get(row.layer.index)) in arms.layers
+                    and is_negligible(row, driver.working_ns / 1000)
+                ]
+                least = f"less than {NEGLIGIBLE_SHARE:.0%} of the time of a request"
+                arms.join(negligible, f"it takes {least}, and starts no task or thread")
                 bursts = await driver.rounds(begin_ns)
-    seconds = (clock() - begin_ns) / NS_PER_S
-    more_time = settings.more_time
-    of_machine = Conditions(
-        shared_core=on.alone,
-        crowded=environment.turn.crowded,
-        time="--mw-budget-load-time" if more_time == MAX_TIME else more_time.name,
-    )
-    return _Outcome(result, driver, bursts, observations, entries, of_machine).result(seconds)
+                outcome = _Outcome(result, driver, bursts, observations, entries, of_machine)
+                for arm in outcome.unexplained():
+                    with suppress(ResponseError):
+                        outcome.shorter_us[arm] = await driver.shorter_us(arm)
+    return outcome.result((clock() - begin_ns) / NS_PER_S)
 
 
 def require_loop(name: str) -> None:
@@ -180,6 +189,25 @@ class _Driver:
             idle=1 - (worked + waited) / ns,
             steady=not stack.threads and waited <= shares.WAITED_SHARE * ns,
         )
+
+    async def shorter_us(self, arm: EntryIndex) -> Microseconds:
+        """Return by how much shorter the requests of one client are in the app if an arm's layers are left out.
+
+        What they leave to others to do is not in this time.
+        """
+        most_ns = OBSERVED_SHARE * self.limit_ns
+        one_ns = (await self.sent(1, 1))["ns"]
+        requests = round(min(MOST_IN_APP, max(1, most_ns / one_ns / IN_APP_PAIRS / 2)))
+        pairs = [
+            [await self._in_app_us(arm, left_out, requests) for left_out in (None, arm)] for _ in range(IN_APP_PAIRS)
+        ]
+        return median(with_all - without for with_all, without in pairs)
+
+    async def _in_app_us(self, arm: EntryIndex, left_out: Arm, requests: int) -> Microseconds:
+        with observed(self.arms.bypasses, 0, self.clock) as stays, self.arms.without(left_out):
+            await self.sent(1, requests)
+        others = [total_ns for index, total_ns in stays.total_ns.items() if index not in self.arms.left_out(arm)]
+        return max(others, default=0) / requests / 1000
 
     async def rounds(self, begin_ns: Nanoseconds) -> Bursts:
         """Make rounds of bursts until the time is over."""
@@ -273,7 +301,8 @@ class _Outcome:
     """Everything that is known, from which the result is made.
 
     `entries` are those of the rows that the request came to. `observed` are bursts with one client and with all.
-    `of_machine` are the conditions but for what the bursts show.
+    `of_machine` are the conditions but for what the bursts show. `shorter_us` is by how much shorter a request is in
+    the app without the layers of unexplained arms.
     """
 
     before: Result
@@ -282,6 +311,23 @@ class _Outcome:
     observed: tuple[Observation, Observation] | None
     entries: Mapping[RowIndex, EntryIndex]
     of_machine: Conditions
+    shorter_us: dict[EntryIndex, Microseconds] = field(default_factory=dict)
+
+    def unexplained(self) -> Iterator[EntryIndex]:
+        """Yield the arms that save far more than their layers' own times and tasks explain."""
+        for row in self.before.layers:
+            entry = self.entries.get(row.layer.index)
+            if entry is not None and entry in self.driver.arms.layers and not shares.starts(row):
+                layer_load = self._bypassed(row, entry, ALPHA)[1]
+                if self._other_way(layer_load, row, self._wait(entry, row)) is not None:
+                    yield entry
+        if self._beyond_together(len(self.driver.arms.together) * NEGLIGIBLE_SHARE) is not None:
+            yield TOGETHER
+
+    def _does_less(self, arm: EntryIndex, layer_load: LayerLoad) -> bool:
+        """Return whether the app itself does less without an arm's layers, as far as that is known."""
+        shorter_us, added_us = self.shorter_us.get(arm), layer_load.added_us
+        return shorter_us is None or added_us is None or shorter_us > added_us.estimate / 2
 
     def result(self, seconds: float) -> Result:
         """Return the result with the figures under load and their verdicts."""
@@ -290,8 +336,7 @@ class _Outcome:
         alpha = ALPHA / (len(rows) + 3)  # all intervals hold jointly
         p99_ms = shares.quantile_ms(whole, 0.99, alpha)
         limit_ms, conditions = settings.p99_ms, self._conditions(self.bursts)
-        worked = self.bursts.of_processor()
-        rows = tuple(self._layer(row, worked, bounds.get(row.layer.index, {}).get(RPS_SHARE), alpha) for row in rows)
+        rows = tuple(self._layer(row, bounds.get(row.layer.index, {}).get(RPS_SHARE), alpha) for row in rows)
         load = Load(
             clients=self.driver.under.clients,
             rps=shares.rps_of(whole, alpha),
@@ -318,39 +363,73 @@ class _Outcome:
             return replace(conditions, shared_core=False)
         return replace(conditions, limited=bursts.limited)
 
-    def _layer(self, row: ResultRow, worked: Bursts | None, bound: float | None, alpha: float) -> ResultRow:
-        """Return the row with its figures under load. `worked` are the bursts by processor time, if it is known."""
-        entry, layer_load = self.entries.get(row.layer.index), LayerLoad()
+    def _layer(self, row: ResultRow, bound: float | None, alpha: float) -> ResultRow:
+        """Return the row with its figures under load."""
+        entry = self.entries.get(row.layer.index)
         wait = self._wait(entry, row)
+        bursts, layer_load = self._bypassed(row, entry, alpha)
         why: str | None = "the request did not come to it"
         doubt = wide = None
-        # The processor time of the event loop's thread does not contain work of other threads.
-        by_processor = self._is_bound(entry) and row.counts is not None and not row.counts.threads.high
-        bursts = worked if worked is not None and by_processor else self.bursts
         if entry is not None:
-            layer_load = shares.bypassed(bursts, entry, row.us, alpha) if bursts.pairs(entry) else layer_load
             why = self.driver.arms.why_not.get(entry)
             wide = None if why is not None else shares.too_wide(layer_load.share)
             why = why or wide
             other = None if why is not None else self._other_way(layer_load, row, wait)
-            if other is not None and shares.starts(row):
-                beside = f"it starts tasks or threads that may work after the response, or {other}"
-                doubt = tagged(f"{beside}; set a budget of us or of tasks instead", "not-bypassed")
-            else:
+            beside = None if other is None else self._beside(row, entry, layer_load)
+            if beside is None:
                 why = why or other
+            else:
+                doubt = tagged(f"{beside}, or {other}; set a budget of us or of tasks instead", "not-bypassed")
         lacks: str | None = None
         conditions = self._conditions(bursts)
         if layer_load.share is None or why is not None:
-            allowed = layer_load.share is None or bound is None or layer_load.share.high <= bound
-            lacks = shares.lacking(row, why, None if allowed else wide)
+            beyond: str | None = None
+            if bound is not None and entry in self.driver.arms.together:
+                beyond = self._beyond_together(bound)
+            elif bound is not None and layer_load.share is not None and layer_load.share.high > bound:
+                beyond = wide
+            lacks = shares.lacking(row, why, beyond)
             # Other processes lengthen the bursts, and hardly the time that the server works.
             is_bound = self._is_bound(None)
-            bursts = worked if worked is not None and (self.bursts.noisy or is_bound) else self.bursts
+            bursts = self._by_clock(processor=self.bursts.noisy or is_bound)
             layer_load = shares.divided(row, bursts.request_us, why)
             conditions = self._conditions(bursts if is_bound else self.bursts)
         judged = None if bound is None else shares.judge_share(layer_load, bound, conditions, doubt, lacks)
         clock = None if layer_load.share is None else bursts.clock
         return replace(row, load=replace(layer_load, clock=clock, wait=wait, judged=judged))
+
+    def _bypassed(self, row: ResultRow, entry: EntryIndex | None, alpha: float) -> tuple[Bursts, LayerLoad]:
+        """Return what bursts past a layer say, if there are any, and the bursts by the clock that says it."""
+        # The processor time of the event loop's thread does not contain work of other threads.
+        in_loop = row.counts is not None and not row.counts.threads.high
+        bursts = self._by_clock(processor=in_loop and self._is_bound(entry))
+        if entry is None or not bursts.pairs(entry):
+            return bursts, LayerLoad()
+        return bursts, shares.bypassed(bursts, entry, row.us, alpha)
+
+    def _by_clock(self, *, processor: bool) -> Bursts:
+        """Return the bursts by the processor time of the server's thread, if it is known, or by wall clock."""
+        return (self.bursts.of_processor() or self.bursts) if processor else self.bursts
+
+    def _beside(self, row: ResultRow, entry: EntryIndex, layer_load: LayerLoad) -> str | None:
+        """Return which work a layer may cause beside its own time, None if the app does less without it."""
+        if shares.starts(row):
+            return "it starts tasks or threads that may work after the response"
+        return None if self._does_less(entry, layer_load) else shares.LEFT
+
+    def _beyond_together(self, bound: float) -> str | None:
+        """Say that the negligible layers together cost more than a bound, None if they do not or nobody knows."""
+        return shares.beyond_together(self._share_together(), len(self.driver.arms.together), bound)
+
+    def _together(self) -> LayerLoad:
+        """Return what bursts past all negligible layers say, if there are any."""
+        bursts = self._by_clock(processor=self._is_bound(TOGETHER))
+        return shares.bypassed(bursts, TOGETHER, None, ALPHA) if bursts.pairs(TOGETHER) else LayerLoad()
+
+    def _share_together(self) -> Estimate | None:
+        """Return the share of all negligible layers, None if it is not known or if the app does less without them."""
+        together = self._together()
+        return None if TOGETHER in self.shorter_us and self._does_less(TOGETHER, together) else together.share
 
     def _is_bound(self, arm: Arm) -> bool:
         """Return whether the event loop's thread is the bottleneck. It waits for a lone client after each response."""
@@ -384,6 +463,9 @@ class _Outcome:
                 " layers may have larger shares of wall-clock time."
             )
             yield tagged(limited, "generator-limit")
+        left = shares.left(self._share_together(), len(self.driver.arms.together))
+        if left is not None:
+            yield left
         if rounds < FEWEST_PAIRS:
             few = f"There was time for {rounds} of the {FEWEST_PAIRS} rounds that an interval takes"
             yield tagged(f"{few}; give it more time with {conditions.time}.", "too-few-requests")

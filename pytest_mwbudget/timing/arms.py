@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeAlias, TypeVar
 
-from ..analysis.savings import Arm
+from ..analysis.savings import TOGETHER, Arm
 from ..asgi import loops, server
 from ..asgi.stack import Stack
 from ..errors import ResponseError
@@ -38,8 +38,8 @@ class Arms:
     """Requests of one stack with every layer and without single ones.
 
     `layers` may be left out as far as is known, each with the app that is called in its place; `why_not` has the reason
-    for the others. `bypasses` are their trampolines and those of `further` layers. `why_none` is a reason against
-    leaving out any layer.
+    for the others. Those in `together` are only left out together, in the arm TOGETHER. `bypasses` are the trampolines
+    of `layers` and those of `further` layers. `why_none` is a reason against leaving out any layer.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class Arms:
         self.caller = caller
         self.rng = rng
         self.layers: dict[EntryIndex, EntryIndex] = {}
+        self.together: tuple[EntryIndex, ...] = ()
         self.why_not: dict[EntryIndex, str] = {}
         method = caller.template.line.method
         if method not in SAFE_METHODS:
@@ -69,8 +70,11 @@ class Arms:
         self.bypasses = Bypasses(stack, {**dict.fromkeys(further), **self.layers})
 
     def refuse(self, index: EntryIndex, why: str) -> None:
-        """Leave a layer out of no further request."""
-        del self.layers[index]
+        """Leave a layer, or those that are left out together, out of no further request."""
+        if index == TOGETHER:
+            self.together = ()
+        else:
+            del self.layers[index]
         self.why_not[index] = why
 
     def refuse_all(self, why: str) -> None:
@@ -78,12 +82,33 @@ class Arms:
         for index in [*self.layers]:
             self.refuse(index, why)
 
+    def join(self, layers: Iterable[EntryIndex], why: str) -> None:
+        """Leave these layers out only together, for this reason."""
+        self.together = tuple(layers)
+        for index in self.together:
+            self.refuse(index, why)
+
+    @property
+    def arms(self) -> list[EntryIndex]:
+        """What can be left out."""
+        return [*self.layers, *([TOGETHER] if self.together else [])]
+
+    def without(self, arm: Arm) -> AbstractContextManager[None]:
+        """Send the requests of a block past what an arm leaves out."""
+        return self.bypasses.without(*self.left_out(arm))
+
+    def left_out(self, arm: Arm) -> tuple[EntryIndex, ...]:
+        """Return the layers that an arm leaves out."""
+        if arm is None:
+            return ()
+        return self.together if arm == TOGETHER else (arm,)
+
     async def try_each(self, limit_s: Seconds) -> None:
         """Make a first request without each layer. Refuses layers without which it fails or takes longer than this."""
         for index in [*self.layers]:
             try:
                 async with self.caller.loop.limited(limit_s):
-                    with self.bypasses.without(index):
+                    with self.without(index):
                         await self.caller()
             except loops.OutOfTimeError:
                 self.refuse(index, f"without it a request did not end within {limit_s:.3g} s")
@@ -111,11 +136,11 @@ class Arms:
         a block raises.
         """
         rounds: list[Blocks[Block]] = []
-        enough, round_ns = True, block_ns * (len(self.layers) + 1)
+        enough, round_ns = True, block_ns * (len(self.arms) + 1)
         while enough and len(rounds) < most:
             begin = deadline.clock()
             enough = begin + round_ns <= deadline.at_ns
-            arms: list[Arm] = [*[None] * whole(len(self.layers)), *(self.layers if enough else ())]
+            arms: list[Arm] = [*[None] * whole(len(self.arms)), *(self.arms if enough else ())]
             if not arms or (rounds and not enough):
                 break
             with around():
@@ -134,7 +159,7 @@ class Arms:
         blocks: Blocks[Block] = []
         for arm in arms:
             try:
-                with self.bypasses.without(arm):
+                with self.without(arm):
                     blocks.append((arm, await block(arm)))
             except failures as error:
                 if arm is None:

@@ -66,10 +66,10 @@ class Bypasses:
                 patched.enter_context(patched_code(site.function, site.code))
             yield
 
-    def without(self, index: EntryIndex | None) -> AbstractContextManager[None]:
-        """Send requests past a layer in a block; None sends them through every layer."""
-        inner = None if index is None else self._choices[index].inner
-        return self.targeted({} if index is None or inner is None else {index: inner})
+    def without(self, *layers: EntryIndex) -> AbstractContextManager[None]:
+        """Send requests past layers in a block."""
+        inner_apps = {index: self._choices[index].inner for index in layers}
+        return self.targeted({index: inner for index, inner in inner_apps.items() if inner is not None})
 
     @contextmanager
     def targeted(self, targets: Mapping[EntryIndex, Target]) -> Iterator[None]:
