@@ -15,7 +15,6 @@ from pytest_mwbudget.analysis.shares import (
     Conditions,
     Observation,
     Round,
-    beyond_together,
     bypassed,
     divided,
     grows,
@@ -23,7 +22,6 @@ from pytest_mwbudget.analysis.shares import (
     judge_p99,
     judge_share,
     lacking,
-    left,
     quantile_ms,
     rps_of,
     starts,
@@ -438,22 +436,6 @@ def test_layers_that_take_next_to_nothing_are_not_bypassed() -> None:
     assert is_negligible(row(Estimate(1.0, 0.0, 4.9)), 500.0)
     assert not is_negligible(row(Estimate(1.0, 0.0, 5.1)), 500.0)
     assert not is_negligible(row(None), 500.0)
-
-
-def test_what_negligible_layers_cost_together() -> None:
-    share = Estimate(0.12, 0.08, 0.16)
-    for layers, past in ((1, "it"), (3, "it and 2 more such layers")):
-        beyond = beyond_together(share, layers, 0.1)
-        assert beyond is not None
-        assert f"bursts past {past} say 12% of the requests per second (8% to 16%)" in beyond
-    assert beyond_together(share, 3, 0.13) is None
-    assert beyond_together(Estimate(0.12, -math.inf, math.inf), 3, 0.1) is None
-    assert beyond_together(None, 3, 0.1) is None
-    note = left(share, 3)
-    assert note is not None
-    assert note.startswith("Bursts past the 3 layers that take next to nothing say 12%")
-    assert left(share, 8) is None  # which their own times may explain
-    assert left(None, 3) is None
 
 
 @pytest.mark.parametrize("starting", [counts(tasks=1), counts(threads=1), None])

@@ -46,8 +46,8 @@ IDLE_SHARE, FULL_SHARE = 0.2, 0.5
 SPLIT_ROOM = 0.5
 # A layer of less than this share of a request is not bypassed: the bursts would take too long to see it.
 NEGLIGIBLE_SHARE = 0.01
-# Why such layers can cost more together than their own times.
-LEFT = "what a layer leaves to the worker of a queue or to a callback is in no own time"
+# Why layers can cost more than their own times.
+LEFT = "a layer may leave work to the worker of a queue or to a callback, which is in no own time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,27 +255,14 @@ def lacking(row: ResultRow, why: str | None, beyond: str | None) -> str | None:
     return None if beyond is None else tagged(beyond, "not-bypassed")
 
 
-def beyond_together(share: Estimate | None, layers: int, bound: float) -> str | None:
-    """Say that bursts past this many negligible layers together show more than a budget, None if they do not.
+def left_by(past: str, left: Estimate, *, certain: bool) -> str:
+    """Say what share of a request's time bursts past layers save beyond the layers' own times.
 
-    A share that other processes make uncertain is not held against a layer: what counts is the estimate.
+    `certain` means that the app itself does nothing less without them.
     """
-    if share is None or not share.bounded or share.estimate <= bound:
-        return None
-    past = "it" if layers == 1 else f"it and {layers - 1} more such layers"
-    return f"it takes next to nothing, but bursts past {past} say {_span(share)}; {LEFT}"
-
-
-def left(share: Estimate | None, layers: int) -> str | None:
-    """Return a note if this many negligible layers certainly cost more together than they take, else None."""
-    if share is None or share.low <= layers * NEGLIGIBLE_SHARE:
-        return None
-    past = "a layer that takes" if layers == 1 else f"the {layers} layers that take"
-    return tagged(f"Bursts past {past} next to nothing say {_span(share)}: {LEFT}.", "not-bypassed")
-
-
-def _span(share: Estimate) -> str:
-    return f"{share.estimate:.0%} of the requests per second ({share.low:.0%} to {share.high:.0%})"
+    span = f"{left.estimate:.0%} ({left.low:.0%} to {left.high:.0%})"
+    less = "" if certain else ", or the app may do less without them"
+    return f"bursts past {past} save {span} of a request's time beyond their own times; {LEFT}{less}"
 
 
 def is_negligible(row: ResultRow, working_us: Microseconds) -> bool:

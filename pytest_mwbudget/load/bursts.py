@@ -11,7 +11,7 @@ from typing import Any
 
 from ..analysis import shares
 from ..analysis.estimates import ALPHA
-from ..analysis.paired import FEWEST_PAIRS
+from ..analysis.paired import FEWEST_PAIRS, paired
 from ..analysis.savings import TOGETHER, Arm
 from ..analysis.shares import NEGLIGIBLE_SHARE, Burst, Bursts, Conditions, Observation, is_negligible
 from ..asgi import server as in_process
@@ -20,7 +20,7 @@ from ..config.budgets import assign
 from ..config.settings import Settings, Under
 from ..errors import MeasurementError, ResponseError, described, tagged
 from ..interpreter.clocks import Clock, process_time_ns
-from ..model.estimate import Estimate, Microseconds, Nanoseconds, Seconds
+from ..model.estimate import ZERO, Estimate, Microseconds, Nanoseconds, Seconds
 from ..model.load import PROCESSOR, LayerLoad, Load, Wait
 from ..model.quantities import RPS_SHARE
 from ..model.remedies import MAX_TIME
@@ -42,7 +42,7 @@ WARM_SHARE, OBSERVED_SHARE = 0.1, 0.08
 # The requests of the first burst of one client, and the most that are observed of one client or few.
 FIRST_REQUESTS, MOST_OBSERVED = 20, 400
 # Pairs of bursts of one client, through layers and past them, and the most requests of each.
-IN_APP_PAIRS, MOST_IN_APP = 5, 20
+IN_APP_PAIRS, MOST_IN_APP = 10, 10
 # The times of the reference workload beside a burst, of which the median counts.
 GAUGES = 9
 # A burst takes about this long: shorter ones cost more pauses, and in longer ones the machine changes its speed.
@@ -95,10 +95,13 @@ async def under_load(
                 ]
                 least = f"less than {NEGLIGIBLE_SHARE:.0%} of the time of a request"
                 arms.join(negligible, f"it takes {least}, and starts no task or thread")
+                if driver.rounds_in_time(begin_ns) < FEWEST_PAIRS:
+                    arms.refuse(TOGETHER, "there was too little time for it")
+                await arms.try_each(settings.startup_timeout_s, [TOGETHER])
                 bursts = await driver.rounds(begin_ns)
                 outcome = _Outcome(result, driver, bursts, observations, entries, of_machine)
                 for arm in outcome.unexplained():
-                    with suppress(ResponseError):
+                    with suppress(ResponseError, MeasurementError):  # the bursts say what they say without it
                         outcome.shorter_us[arm] = await driver.shorter_us(arm)
     return outcome.result((clock() - begin_ns) / NS_PER_S)
 
@@ -190,24 +193,32 @@ class _Driver:
             steady=not stack.threads and waited <= shares.WAITED_SHARE * ns,
         )
 
-    async def shorter_us(self, arm: EntryIndex) -> Microseconds:
-        """Return by how much shorter the requests of one client are in the app if an arm's layers are left out.
+    async def shorter_us(self, arm: EntryIndex) -> Estimate | None:
+        """Return by how much shorter one client's requests are in the app without an arm's layers; None if it is slow.
 
-        What they leave to others to do is not in this time.
+        What layers leave to others is not in this time if requests are never suspended.
         """
-        most_ns = OBSERVED_SHARE * self.limit_ns
         one_ns = (await self.sent(1, 1))["ns"]
-        requests = round(min(MOST_IN_APP, max(1, most_ns / one_ns / IN_APP_PAIRS / 2)))
-        pairs = [
-            [await self._in_app_us(arm, left_out, requests) for left_out in (None, arm)] for _ in range(IN_APP_PAIRS)
-        ]
-        return median(with_all - without for with_all, without in pairs)
+        requests = min(MOST_IN_APP, int(OBSERVED_SHARE * self.limit_ns / one_ns / IN_APP_PAIRS / 2))
+        if not requests:
+            return None
+        pairs = []
+        for _ in range(IN_APP_PAIRS):
+            order: list[Arm] = self.environment.rng.sample([None, arm], 2)
+            pairs.append({left_out: await self._in_app_us(arm, left_out, requests) for left_out in order})
+        return paired([pair[None] - pair[arm] for pair in pairs], ALPHA)
 
     async def _in_app_us(self, arm: EntryIndex, left_out: Arm, requests: int) -> Microseconds:
         with observed(self.arms.bypasses, 0, self.clock) as stays, self.arms.without(left_out):
             await self.sent(1, requests)
         others = [total_ns for index, total_ns in stays.total_ns.items() if index not in self.arms.left_out(arm)]
         return max(others, default=0) / requests / 1000
+
+    def rounds_in_time(self, begin_ns: Nanoseconds) -> float:
+        """Return about how many rounds of bursts there is time for."""
+        left_ns = begin_ns + self.limit_ns - self.clock()
+        burst_ns = self.request_ns * requests_of(self.request_ns, self.under.clients, left_ns)
+        return left_ns / burst_ns / (len(self.arms.arms) + 1)
 
     async def rounds(self, begin_ns: Nanoseconds) -> Bursts:
         """Make rounds of bursts until the time is over."""
@@ -302,7 +313,7 @@ class _Outcome:
 
     `entries` are those of the rows that the request came to. `observed` are bursts with one client and with all.
     `of_machine` are the conditions but for what the bursts show. `shorter_us` is by how much shorter a request is in
-    the app without the layers of unexplained arms.
+    the app without the layers of unexplained arms, None if unknown.
     """
 
     before: Result
@@ -311,23 +322,23 @@ class _Outcome:
     observed: tuple[Observation, Observation] | None
     entries: Mapping[RowIndex, EntryIndex]
     of_machine: Conditions
-    shorter_us: dict[EntryIndex, Microseconds] = field(default_factory=dict)
+    shorter_us: dict[EntryIndex, Estimate | None] = field(default_factory=dict)
 
     def unexplained(self) -> Iterator[EntryIndex]:
-        """Yield the arms that save far more than their layers' own times and tasks explain."""
+        """Yield the arms that save far more than their layers' own times and tasks explain.
+
+        Time in the app does not tell why if requests are suspended, because others work meanwhile.
+        """
+        if any(_turns(row) for row in self.before.rows()):
+            return
         for row in self.before.layers:
             entry = self.entries.get(row.layer.index)
             if entry is not None and entry in self.driver.arms.layers and not shares.starts(row):
                 layer_load = self._bypassed(row, entry, ALPHA)[1]
                 if self._other_way(layer_load, row, self._wait(entry, row)) is not None:
                     yield entry
-        if self._beyond_together(len(self.driver.arms.together) * NEGLIGIBLE_SHARE) is not None:
+        if self._left() is not None:
             yield TOGETHER
-
-    def _does_less(self, arm: EntryIndex, layer_load: LayerLoad) -> bool:
-        """Return whether the app itself does less without an arm's layers, as far as that is known."""
-        shorter_us, added_us = self.shorter_us.get(arm), layer_load.added_us
-        return shorter_us is None or added_us is None or shorter_us > added_us.estimate / 2
 
     def result(self, seconds: float) -> Result:
         """Return the result with the figures under load and their verdicts."""
@@ -369,30 +380,29 @@ class _Outcome:
         wait = self._wait(entry, row)
         bursts, layer_load = self._bypassed(row, entry, alpha)
         why: str | None = "the request did not come to it"
-        doubt = wide = None
+        doubt = unsure = None
         if entry is not None:
             why = self.driver.arms.why_not.get(entry)
-            wide = None if why is not None else shares.too_wide(layer_load.share)
-            why = why or wide
+            unsure = None if why is not None else shares.too_wide(layer_load.share)
+            why = why or unsure
             other = None if why is not None else self._other_way(layer_load, row, wait)
-            beside = None if other is None else self._beside(row, entry, layer_load)
-            if beside is None:
-                why = why or other
-            else:
-                doubt = tagged(f"{beside}, or {other}; set a budget of us or of tasks instead", "not-bypassed")
+            does_less = None if other is None else self._does_less(entry, layer_load)
+            if other is not None and (does_less is False or shares.starts(row)):
+                doubt = tagged(_of_others(row, other), "not-bypassed")
+            elif other is not None:
+                why, unsure = other, None if does_less else f"{other}, or {shares.LEFT}"
         lacks: str | None = None
         conditions = self._conditions(bursts)
         if layer_load.share is None or why is not None:
-            beyond: str | None = None
-            if bound is not None and entry in self.driver.arms.together:
-                beyond = self._beyond_together(bound)
-            elif bound is not None and layer_load.share is not None and layer_load.share.high > bound:
-                beyond = wide
-            lacks = shares.lacking(row, why, beyond)
+            allowed = layer_load.share is None or bound is None or layer_load.share.high <= bound
             # Other processes lengthen the bursts, and hardly the time that the server works.
             is_bound = self._is_bound(None)
             bursts = self._by_clock(processor=self.bursts.noisy or is_bound)
             layer_load = shares.divided(row, bursts.request_us, why)
+            beyond = None if allowed else unsure
+            if bound is not None and entry in self.driver.arms.together:
+                beyond = self._beyond(layer_load.share, bound)
+            lacks = shares.lacking(row, why, beyond)
             conditions = self._conditions(bursts if is_bound else self.bursts)
         judged = None if bound is None else shares.judge_share(layer_load, bound, conditions, doubt, lacks)
         clock = None if layer_load.share is None else bursts.clock
@@ -411,25 +421,43 @@ class _Outcome:
         """Return the bursts by the processor time of the server's thread, if it is known, or by wall clock."""
         return (self.bursts.of_processor() or self.bursts) if processor else self.bursts
 
-    def _beside(self, row: ResultRow, entry: EntryIndex, layer_load: LayerLoad) -> str | None:
-        """Return which work a layer may cause beside its own time, None if the app does less without it."""
-        if shares.starts(row):
-            return "it starts tasks or threads that may work after the response"
-        return None if self._does_less(entry, layer_load) else shares.LEFT
+    def _does_less(self, entry: EntryIndex, layer_load: LayerLoad) -> bool | None:
+        """Return whether it is the app that does less without a layer, None if that is not certain."""
+        shorter_us, added_us = self.shorter_us.get(entry), layer_load.added_us
+        if shorter_us is None or added_us is None:
+            return None
+        half_us = added_us.estimate / 2
+        return None if shorter_us.low <= half_us <= shorter_us.high else shorter_us.low > half_us
 
-    def _beyond_together(self, bound: float) -> str | None:
-        """Say that the negligible layers together cost more than a bound, None if they do not or nobody knows."""
-        return shares.beyond_together(self._share_together(), len(self.driver.arms.together), bound)
+    def _left(self) -> Estimate | None:
+        """Return what share the negligible layers certainly cost together beyond their own times, None if nothing.
 
-    def _together(self) -> LayerLoad:
-        """Return what bursts past all negligible layers say, if there are any."""
+        What the app itself does less without them is not theirs.
+        """
+        together = self.driver.arms.together
         bursts = self._by_clock(processor=self._is_bound(TOGETHER))
-        return shares.bypassed(bursts, TOGETHER, None, ALPHA) if bursts.pairs(TOGETHER) else LayerLoad()
+        if not together or not bursts.pairs(TOGETHER):
+            return None
+        added_us = shares.without_garbage(shares.bypassed(bursts, TOGETHER, None, ALPHA))
+        if added_us is None or not added_us.bounded:
+            return None
+        own_us = [row.us for row in self.before.layers if self.entries.get(row.layer.index) in together]
+        left_us = added_us - sum((us for us in own_us if us is not None), self.shorter_us.get(TOGETHER) or ZERO)
+        return left_us / bursts.request_us if left_us.low > 0 else None
 
-    def _share_together(self) -> Estimate | None:
-        """Return the share of all negligible layers, None if it is not known or if the app does less without them."""
-        together = self._together()
-        return None if TOGETHER in self.shorter_us and self._does_less(TOGETHER, together) else together.share
+    @property
+    def _told_apart(self) -> bool:
+        """Whether it is known what the app itself does less without the negligible layers."""
+        return self.shorter_us.get(TOGETHER) is not None
+
+    def _beyond(self, own: Estimate | None, bound: float) -> str | None:
+        """Say that a negligible layer of this share may cost more than its budget by what it leaves to others."""
+        left = self._left()
+        if left is None or own is None or own.estimate + left.estimate <= bound:
+            return None
+        others = len(self.driver.arms.together) - 1
+        past = f"it and {others} more such layers" if others else "it"
+        return f"it takes next to nothing, but {shares.left_by(past, left, certain=self._told_apart)}"
 
     def _is_bound(self, arm: Arm) -> bool:
         """Return whether the event loop's thread is the bottleneck. It waits for a lone client after each response."""
@@ -463,9 +491,13 @@ class _Outcome:
                 " layers may have larger shares of wall-clock time."
             )
             yield tagged(limited, "generator-limit")
-        left = shares.left(self._share_together(), len(self.driver.arms.together))
-        if left is not None:
-            yield left
+        left, together = self._left(), self.driver.arms.together
+        if left is not None and left.low > NEGLIGIBLE_SHARE:
+            past = (
+                f"the {len(together)} layers that take next to nothing" if len(together) > 1 else "the quickest layer"
+            )
+            text = shares.left_by(past, left, certain=self._told_apart)
+            yield tagged(f"{text[0].upper()}{text[1:]}.", "not-bypassed")
         if rounds < FEWEST_PAIRS:
             few = f"There was time for {rounds} of the {FEWEST_PAIRS} rounds that an interval takes"
             yield tagged(f"{few}; give it more time with {conditions.time}.", "too-few-requests")
@@ -474,6 +506,14 @@ class _Outcome:
             if any(row.load is not None and row.load.clock == PROCESSOR for row in rows):
                 noisy += " Shares of processor time hardly see other processes."
             yield tagged(noisy, "slow-machine")
+
+
+def _of_others(row: ResultRow, other: str) -> str:
+    """Say that a layer may cause the work of others that bursts past it do without, or `other`."""
+    if shares.starts(row):
+        started = "it starts tasks or threads that may work after the response"
+        return f"{started}, or {other}; set a budget of us or of tasks instead"
+    return f"{shares.LEFT}, or {other}; set a budget of p99_ms instead, which covers such work"
 
 
 def _turns(row: ResultRow) -> int:

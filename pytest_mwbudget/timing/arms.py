@@ -103,9 +103,9 @@ class Arms:
             return ()
         return self.together if arm == TOGETHER else (arm,)
 
-    async def try_each(self, limit_s: Seconds) -> None:
-        """Make a first request without each layer. Refuses layers without which it fails or takes longer than this."""
-        for index in [*self.layers]:
+    async def try_each(self, limit_s: Seconds, arms: Iterable[EntryIndex] | None = None) -> None:
+        """Make a first request without each arm. Refuses arms without which it fails or takes longer than this."""
+        for index in self.arms if arms is None else arms:
             try:
                 async with self.caller.loop.limited(limit_s):
                     with self.without(index):
