@@ -95,7 +95,7 @@ async def under_load(
                 ]
                 least = f"less than {NEGLIGIBLE_SHARE:.0%} of the time of a request"
                 arms.join(negligible, f"it takes {least}, and starts no task or thread")
-                if driver.rounds_in_time(begin_ns) < FEWEST_PAIRS:
+                if driver.rounds_in_time(begin_ns) < 2 * FEWEST_PAIRS:  # on a busy machine half of them fit
                     arms.refuse(TOGETHER, "there was too little time for it")
                 await arms.try_each(settings.startup_timeout_s, [TOGETHER])
                 bursts = await driver.rounds(begin_ns)
