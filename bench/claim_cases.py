@@ -266,8 +266,8 @@ def of_gzip(figures: Figures) -> str:
     )
     return (
         f"Compressing 1 MiB inline {inline}; in a thread, the default, it {thread}. The figure for 10 MiB is ten times"
-        " that of 1 MiB. It depends on the text that is compressed, and theirs is not known here. Here, a hop includes"
-        " the wait for a thread, on a machine with two cores."
+        " that of 1 MiB. It depends on the text that is compressed, and the published text is not known. Here, a hop"
+        " includes the wait for a thread, on a machine with two cores."
     )
 
 

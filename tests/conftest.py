@@ -69,7 +69,7 @@ def _turns_of_its_own() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _alone_on_its_core() -> Iterator[None]:
-    """Let no measurement see whether its core is shared. Tests of the machine's speed say what it sees."""
+    """Hide from each measurement whether its core is shared. Tests of the machine's speed set what it sees."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(host_speed, "_pipeline", None)
         yield

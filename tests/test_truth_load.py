@@ -184,7 +184,7 @@ def test_a_layer_that_leaves_work_to_others_does_not_pass(layer: type[Layer]) ->
     assert leaves.judged is not None
     if measurement.load is not None and measurement.load.rounds < FEWEST_PAIRS:
         raise BusyError("there were too few rounds of bursts")
-    never(leaves.judged.verdict == "fail", "nobody can tell whose work it is")
+    never(leaves.judged.verdict == "fail", "it is not known whose work it is")
     assert leaves.judged.verdict == "undecided"
 
 

@@ -97,11 +97,12 @@ async def under_load(
                 arms.join(negligible, f"it takes {least}, and starts no task or thread")
                 if driver.rounds_in_time(begin_ns) < 2 * FEWEST_PAIRS:  # on a busy machine half of them fit
                     arms.refuse(TOGETHER, "there was too little time for it")
-                await arms.try_each(settings.startup_timeout_s, [TOGETHER])
+                if arms.together:
+                    await arms.try_each(settings.startup_timeout_s, [TOGETHER])
                 bursts = await driver.rounds(begin_ns)
                 outcome = _Outcome(result, driver, bursts, observations, entries, of_machine)
                 for arm in outcome.unexplained():
-                    with suppress(ResponseError, MeasurementError):  # the bursts say what they say without it
+                    with suppress(ResponseError, MeasurementError):  # the bursts count without it
                         outcome.shorter_us[arm] = await driver.shorter_us(arm)
     return outcome.result((clock() - begin_ns) / NS_PER_S)
 
@@ -451,7 +452,7 @@ class _Outcome:
         return self.shorter_us.get(TOGETHER) is not None
 
     def _beyond(self, own: Estimate | None, bound: float) -> str | None:
-        """Say that a negligible layer of this share may cost more than its budget by what it leaves to others."""
+        """Say that work left to others may take a negligible layer of this share above its budget."""
         left = self._left()
         if left is None or own is None or own.estimate + left.estimate <= bound:
             return None
@@ -494,7 +495,9 @@ class _Outcome:
         left, together = self._left(), self.driver.arms.together
         if left is not None and left.low > NEGLIGIBLE_SHARE:
             past = (
-                f"the {len(together)} layers that take next to nothing" if len(together) > 1 else "the quickest layer"
+                f"the {len(together)} layers that take next to nothing"
+                if len(together) > 1
+                else "the layer that takes next to nothing"
             )
             text = shares.left_by(past, left, certain=self._told_apart)
             yield tagged(f"{text[0].upper()}{text[1:]}.", "not-bypassed")

@@ -82,8 +82,8 @@ class Schedule:
     trend_followed: int = 4000
     trend_counting_ns: int = 1_500_000_000
 
-    # A profile of what was only counted needs the layers' times, to tell them from its own. They are sampled for at
-    # most this time.
+    # To subtract its own cost, a profile needs the layers' times. If they are not in the result, they are sampled for
+    # at most this time.
     profile_timing_s: Seconds = 1.0
     # A profile ends when each layer has this many samples, within these times, in chunks. The share of a function that
     # takes a fifth of a layer is then known to a tenth of itself.
