@@ -8,11 +8,16 @@ from typing import ParamSpec
 
 import pytest
 
+from pytest_mwbudget.commands.doctor import noise
+from pytest_mwbudget.interpreter.clocks import perf_counter_ns
 from pytest_mwbudget.model.estimate import Estimate
 
 P = ParamSpec("P")
 
-READINGS = 3
+# A test fails at so many readings on a quiet machine. After so many in all it is skipped.
+READINGS, MOST_READINGS = 3, 6
+# How long the machine is watched after a reading that failed.
+WATCHED_S = 0.5
 # The tests that were repeated, with the reason. The summary of the run lists them.
 repeated: list[str] = []
 
@@ -32,25 +37,33 @@ def never(happened: bool, what: str) -> None:
 
 
 def readings(test: Callable[P, None]) -> Callable[P, None]:
-    """Repeat a test that fails, up to READINGS times in all. The last failure counts.
+    """Repeat a test that fails, until it failed READINGS times while the machine was quiet. The last failure counts.
 
-    If even then the machine is too busy, which `BusyError` says, the test is skipped.
+    After MOST_READINGS, some of them on a busy machine, the test is skipped.
     """
 
     @functools.wraps(test)
     def read(*args: P.args, **kwargs: P.kwargs) -> None:
-        for _ in range(READINGS - 1):
+        quiet, busy, reason = 0, "", ""
+        for _ in range(MOST_READINGS):
             try:
                 return test(*args, **kwargs)
             except (AssertionError, pytest.fail.Exception) as failure:
                 reason = str(failure).partition("\n")[0]
-                repeated.append(f"{test.__module__}.{test.__qualname__}: {reason}")
-        try:
-            return test(*args, **kwargs)
-        except BusyError as busy:
-            pytest.skip(f"the machine is too busy: {busy}")
+                if why := reason if isinstance(failure, BusyError) else busy_now():
+                    busy = why
+                elif (quiet := quiet + 1) == READINGS:
+                    raise
+            repeated.append(f"{test.__module__}.{test.__qualname__}: {reason}")
+        pytest.skip(f"{reason}; the machine is too busy: {busy}")
 
     return read
+
+
+def busy_now() -> str:
+    """Return by what the machine is seen to be busy, empty if it is quiet."""
+    finding = noise(WATCHED_S, perf_counter_ns)
+    return "" if finding.state == "fine" else finding.text
 
 
 def near(found: Estimate, truth: float, share: float = 0.1, most_us: float = 2.0) -> bool:
