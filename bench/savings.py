@@ -37,8 +37,9 @@ from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.model.results import Counts
 from pytest_mwbudget.model.saves import Saves
-from pytest_mwbudget.model.stack import RowIndex
+from pytest_mwbudget.model.stack import EntryIndex, RowIndex
 from pytest_mwbudget.timing import arms, savings
+from pytest_mwbudget.timing.bypasses import Bypasses
 from pytest_mwbudget.timing.host_speed import Machine
 from pytest_mwbudget.timing.looks import Environment, Timed, Timing
 
@@ -112,7 +113,7 @@ async def rebuilt(timing: Timing, timed: Timed, kinds: list[str], share: float) 
     for number, index in enumerate(layers):
         without[index] = built([*kinds[:number], *kinds[number + 1 :]])
 
-    class Rebuilt:
+    class Rebuilt(Bypasses):
         """Sends requests to another app in place of past a layer."""
 
         def __init__(self, stack: Any, inner_apps: Any) -> None:
@@ -123,8 +124,9 @@ async def rebuilt(timing: Timing, timed: Timed, kinds: list[str], share: float) 
             yield
 
         @contextmanager
-        def without(self, index: Any) -> Iterator[None]:
-            caller.app = whole if index is None else without[index]
+        def without(self, *layers: EntryIndex) -> Iterator[None]:
+            for index in layers:  # one, or none for requests with every layer
+                caller.app = without[index]
             try:
                 yield
             finally:

@@ -31,6 +31,7 @@ def test_every_layer_is_read_and_rebuilt(bench: ModuleType) -> None:
     readings = bench.worker(number=0, max_time_s=3.0, share=0.2)
     assert {reading["kind"] for reading in readings} == set(bench.KINDS)
     # On a busy machine some layers have a reason in place of a figure.
+    assert not [reading["why"] for reading in readings if "failed" in (reading["why"] or "")]
     text = str(bench.report(readings))
     assert all(reading["kind"] in text or reading["why"] in text for reading in readings)
 
