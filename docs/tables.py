@@ -3,7 +3,8 @@
     python docs/tables.py
 
 The sources are the plugin's help texts, the JSON Schema of its result, and the pages of `mwbudget explain`. The schema
-itself gets the keys and names of figures from the table of quantities. A test checks that all is up to date.
+itself gets the keys and names of figures from the table of quantities, and the plugin's `settings.json` its options,
+keys and keywords from the table of settings. A test checks that all is up to date.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from pytest_mwbudget import plugin  # noqa: E402
+from pytest_mwbudget.config import table  # noqa: E402
 from pytest_mwbudget.messages import pages  # noqa: E402
 from pytest_mwbudget.model.quantities import PROCESS_WIDE, TAILS, TRAITS, Traits, budgeted  # noqa: E402
 from pytest_mwbudget.model.reasons import MEASURED  # noqa: E402
@@ -35,6 +37,7 @@ PAGES = tuple(
     for name in ("reference/options.md", "reference/json.md", "reference/counts.md", ADVICE, MESSAGES, UNDECIDED)
 )
 SCHEMA = ROOT / "pytest_mwbudget" / "storage" / "schema.json"
+FOR_PYTEST = ROOT / "pytest_mwbudget" / "settings.json"
 # The objects of the schema that have figures, and the kinds of counts by the key of their types or names.
 WITH_FIGURES = {"layer": ResultRow, "counts": Counts, "tails": Tails}
 COUNTS = {None: "count", "types": "countOfTypes", "names": "countOfNames"}
@@ -85,7 +88,8 @@ class Recorder:
 
 
 def main() -> None:
-    """Rewrite the schema and every page."""
+    """Rewrite the settings for pytest, the schema and every page."""
+    FOR_PYTEST.write_text(for_pytest(), encoding="utf-8")
     SCHEMA.write_text(completed(SCHEMA.read_text(encoding="utf-8")), encoding="utf-8")
     for page in PAGES:
         page.write_text(renewed(page.read_text(encoding="utf-8")), encoding="utf-8")
@@ -94,6 +98,25 @@ def main() -> None:
 def renewed(text: str) -> str:
     """Return the text of a page with its blocks generated again."""
     return BLOCK.sub(lambda found: f"{found[1]}\n{BLOCKS[found[2]]()}\n{found[3]}", text)
+
+
+# ---- the settings for pytest -------------------------------------------------------------------------------------
+
+
+def for_pytest() -> str:
+    """Return the options and keys of pytest, each with its arguments, and the keywords of the marker."""
+    options, keys = {}, {}
+    for setting in table.SETTINGS.values():
+        if table.OPTION in setting.places and setting.kind == table.SWITCH:
+            options[setting.flag] = {"action": "store_true", "help": setting.text}
+        elif table.OPTION in setting.places:
+            action = "append" if setting.kind in table.REPEATED else "store"
+            options[setting.flag] = {"action": action, "metavar": setting.kind, "help": setting.help}
+        if table.INI in setting.places:
+            kind = "linelist" if setting.kind in table.LISTS else None
+            keys[setting.key] = {"type": kind, "help": f"{setting.kind}: {setting.help}"}
+    keywords = [name for name, setting in table.SETTINGS.items() if table.MARKER in setting.places]
+    return _laid_out({"keywords": keywords, "options": options, "keys": keys}) + "\n"
 
 
 # ---- the schema --------------------------------------------------------------------------------------------------

@@ -1,16 +1,18 @@
 """What pytest loads in every run: options, marker, fixtures.
 
 pytest imports this module in every run and inspects each of its names, so the module is small and has few. The rest is
-in `session`: an option, an ini key or a test that takes the fixture imports it.
+in `session`: an option, an ini key or a test that takes the fixture imports it. Importing the table of settings would
+take each run 4 ms, so `docs/tables.py` writes what pytest has to know of it into a file.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+import json
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from .config import table
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -27,19 +29,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--mw-budget-survey", action="store_true", default=None, help=survey)
     update = "write the figures of this run to the file of limits, as --mw-budget-update-mode says"
     group.addoption("--mw-budget-update", action="store_true", default=None, help=update)
-    for setting in table.SETTINGS.values():
-        if table.OPTION in setting.places and setting.kind == table.SWITCH:
-            group.addoption(setting.flag, action="store_true", default=None, help=setting.text)
-        elif table.OPTION in setting.places:
-            action = "append" if setting.kind in table.REPEATED else "store"
-            group.addoption(setting.flag, metavar=setting.kind, default=None, help=setting.help, action=action)
-        if table.INI in setting.places:
-            ini_type: Literal["linelist"] | None = "linelist" if setting.kind in table.LISTS else None
-            parser.addini(setting.key, f"{setting.kind}: {setting.help}", type=ini_type)
+    for flag, about in _settings()["options"].items():
+        group.addoption(flag, default=None, **about)
+    for key, about in _settings()["keys"].items():
+        parser.addini(key, **about)
+
+
+@cache
+def _settings() -> dict[str, Any]:
+    """Return what the table of settings has for pytest: options and keys, each with its arguments, and keywords."""
+    settings: dict[str, Any] = json.loads(Path(__file__).with_name("settings.json").read_text(encoding="utf-8"))
+    return settings
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    keywords = ", ".join(f"{name}=..." for name, setting in table.SETTINGS.items() if table.MARKER in setting.places)
+    keywords = ", ".join(f"{name}=..." for name in _settings()["keywords"])
     config.addinivalue_line(
         "markers",
         f"mw_budget({keywords}): with --mw-budget, measure every middleware layer of the app on the requests that the"
@@ -66,12 +70,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def _addressed(config: pytest.Config) -> bool:
     """Whether the command line or the configuration sets anything of this plugin."""
     options = [value for name, value in vars(config.option).items() if name.startswith("mw_budget")]
-    keys = [setting.key for setting in table.SETTINGS.values() if table.INI in setting.places]
     try:
         switch = config.getini("mw_budget")
     except (ValueError, pytest.UsageError) as error:  # neither names the key
         raise pytest.UsageError(f"mw_budget in the configuration: {error}; give true or false") from None
-    return switch or any(value is not None for value in options) or any(map(config.getini, keys))
+    return switch or any(value is not None for value in options) or any(map(config.getini, _settings()["keys"]))
 
 
 @pytest.hookimpl(tryfirst=True)

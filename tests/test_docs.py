@@ -96,6 +96,8 @@ def test_the_generated_tables_are_up_to_date() -> None:
         assert text == module.renewed(text), f"{page.name} is out of date: python docs/tables.py"
     schema = module.SCHEMA.read_text(encoding="utf-8")
     assert schema == module.completed(schema), "schema.json is out of date: python docs/tables.py"
+    settings = module.FOR_PYTEST.read_text(encoding="utf-8")
+    assert settings == module.for_pytest(), "settings.json is out of date: python docs/tables.py"
 
 
 def test_the_schema_gets_the_keys_of_figures_that_it_does_not_have() -> None:

@@ -1,13 +1,13 @@
 """The table of settings, the source of marker, command line, configuration, help, checks and reference pages.
 
 To add a setting, add its entry here and a field to `settings.Settings`. Budgets of quantities come from
-`model.quantities`. A new kind of value also needs a check in `checks.KINDS`. pytest imports this module in every run,
-so `Setting` is a plain class: creating a NamedTuple takes 0.3 ms, a dataclass longer.
+`model.quantities`. A new kind of value also needs a check in `checks.KINDS`. pytest reads options and keys from
+`settings.json`, which `docs/tables.py` writes.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
 
 from ..model.quantities import TRAITS
 
@@ -21,6 +21,7 @@ REPEATED = ("REQUEST",)
 IN_A_TEST, IN_A_RUN, EVERYWHERE = (MARKER, INI), (OPTION, INI), (MARKER, OPTION, INI)
 
 
+@dataclass(frozen=True, slots=True)
 class Setting:
     """A setting: its name, its kind of value, the places that accept it, its meaning.
 
@@ -28,14 +29,11 @@ class Setting:
     `checks.check` selects the check by it. If `default` is None, `text` states the behaviour without a value.
     """
 
-    __slots__ = ("default", "kind", "name", "places", "text")
-
-    def __init__(self, name: str, kind: str, places: tuple[str, ...], text: str, default: object = None) -> None:
-        self.name: Final = name
-        self.kind: Final = kind
-        self.places: Final = places
-        self.text: Final = text
-        self.default: Final = default
+    name: str
+    kind: str
+    places: tuple[str, ...]
+    text: str
+    default: object = None
 
     @property
     def key(self) -> str:

@@ -1,13 +1,13 @@
 """The one table of quantities: every figure that a row of a result can have, and what differs from figure to figure.
 
-A new figure has its entry here; marker keywords, checks, columns, sentences and comparisons come from it. pytest
-imports this module in every run, so `Traits` is a plain class: creating a dataclass takes a millisecond.
+A new figure has its entry here; marker keywords, checks, columns, sentences and comparisons come from it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, TypeAlias
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal, TypeAlias
 
 CountedQuantity: TypeAlias = Literal[
     "objects", "allocations", "bytes", "retained", "tasks", "threads", "bytecodes", "calls", "py_calls"
@@ -53,74 +53,58 @@ LAYER = "budget for every middleware layer, per request:"
 BOTH: tuple[Holder, ...] = ("layer", "part")
 
 
+@dataclass(frozen=True, slots=True)
 class Traits:
     """What is known of a quantity beside its figures.
 
-    `title` and `meaning` describe its column; `short` replaces the title of a narrow column. A `detail` is shown on
-    request, or if it has a budget. `holders` are the kinds of rows that can have a budget. `budget` is the meaning of
-    its marker keyword, empty without one. `path` leads from a `ResultRow` to the figure, as for `paths.at`; by
-    default to the field of its name in the record of its source.
+    - `title`, `meaning`: describe its column; `short` replaces the title of a narrow column
+    - `path`: leads from a `ResultRow` to the figure, as for `paths.at`; by default to the field of its name in the
+      record of its source
+    - `detail`: whether it is shown only on request, or if it has a budget
+    - `holders`: the kinds of rows that can have a budget; `budget`: the meaning of its marker keyword, if it has one
+    - `verb`: begins the sentence on an exceeded budget; `prefix` stands before the number in a headline
+    - `unit`: the unit of a count, singular and plural
+    - `kinds`: the key of its types or names in the JSON, None if it has none
+    - `needs`: the requirements of its measurement; every time also needs a clock
+    - `compared`: whether runs are compared by it
+    - `process_wide`: whether any code can change it that runs in the process
+    - `between`: by how many times as much as a time two runs read it differently
+    - `tail`: the share of requests that are above a percentile
     """
 
-    __slots__ = (
-        *("between", "budget", "compared", "detail", "format", "holders", "kinds", "meaning", "name", "needs"),
-        *("path", "per", "prefix", "process_wide", "recorded", "short", "source", "tail", "title", "unit", "verb"),
-    )
+    name: str
+    source: Source
+    title: str
+    meaning: str
+    _: KW_ONLY
+    path: str = ""
+    format: Format = "time"
+    short: str = ""
+    detail: bool = False
+    budget: str = ""
+    holders: tuple[Holder, ...] = ()
+    verb: str = "takes"
+    prefix: str = ""
+    per: str = "request"
+    unit: tuple[str, str] = ("", "")
+    kinds: str | None = None
+    needs: str = ""
+    recorded: Recorded = "never"
+    compared: bool = True
+    process_wide: bool = False
+    between: float = 1.0
+    tail: float | None = None
 
-    def __init__(
-        self,
-        name: str,
-        source: Source,
-        title: str,
-        meaning: str,
-        *,
-        path: str = "",
-        format: Format = "time",  # noqa: A002
-        short: str = "",
-        detail: bool = False,
-        budget: str = "",
-        holders: tuple[Holder, ...] = (),
-        verb: str = "takes",
-        prefix: str = "",
-        per: str = "request",
-        unit: tuple[str, str] | None = None,
-        kinds: str | None = None,
-        needs: str = "",
-        recorded: Recorded = "never",
-        compared: bool = True,
-        process_wide: bool = False,
-        between: float = 1.0,
-        tail: float | None = None,
-    ) -> None:
-        self.name: Final = name
-        self.source: Final = source
-        self.title: Final = title
-        self.meaning: Final = meaning
-        self.path: Final = path or f"{RECORDS[source]}{name}"
-        self.format: Final = format
-        self.short: Final = short or title
-        self.detail: Final = detail
-        self.budget: Final = budget or (f"{LAYER} {meaning}" if holders else "")
-        self.holders: Final = holders
-        # Begins the sentence on an exceeded budget; `prefix` stands before the number in a headline.
-        self.verb: Final = verb
-        self.prefix: Final = prefix
-        self.per: Final = per
-        # The unit of a count, singular and plural.
-        self.unit: Final = unit or (name.removesuffix("s"), name)
-        # The key of its types or names in the JSON, None if it has none.
-        self.kinds: Final = kinds
-        # The requirements of its measurement. Every time also needs a clock.
-        self.needs: Final = needs
-        self.recorded: Final = recorded
-        # Whether runs are compared by it.
-        self.compared: Final = compared
-        # Whether any code can change it that runs in the process.
-        self.process_wide: Final = process_wide
-        # By how many times as much as a time two runs read it differently.
-        self.between: Final = between
-        # The share of requests that are above a percentile.
-        self.tail: Final = tail
+    def __post_init__(self) -> None:
+        derived = {
+            "path": f"{RECORDS[self.source]}{self.name}",
+            "short": self.title,
+            "budget": f"{LAYER} {self.meaning}" if self.holders else "",
+            "unit": (self.name.removesuffix("s"), self.name),
+        }
+        for name, value in derived.items():
+            if not any(getattr(self, name)):  # an empty text, or a pair of them
+                object.__setattr__(self, name, value)
 
     @property
     def value(self) -> str:
