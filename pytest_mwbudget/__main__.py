@@ -15,6 +15,7 @@ from .commands.app import INTERRUPTED
 from .commands.files import files_of
 from .comparison.history import HistoryRun
 from .config.settings import CLIENTS
+from .config.table import SETTINGS
 from .errors import MwBudgetError, SettingError, report_of
 from .messages import pages
 from .model.measured_run import MeasuredRun
@@ -141,7 +142,7 @@ def _add_app(command: argparse.ArgumentParser, time_s: int, what: str) -> None:
     several = "a header of every request; can be given several times"
     command.add_argument("--header", action="append", metavar="'NAME: VALUE'", help=several)
     for output in STORED:
-        command.add_argument(f"--{output.name}", metavar="PATH", help=f"write the results to PATH ({output.name})")
+        command.add_argument(f"--{output.name}", metavar="PATH", help=SETTINGS[output.name].text)
 
 
 def _add_load(load: argparse.ArgumentParser) -> None:

@@ -678,6 +678,15 @@ def test_a_quick_layer_passes_unless_requests_past_all_quick_layers_save_more(
     assert any(LEAVES in note for note in notes) == (shorter_us != SHORTER)
 
 
+def test_a_pass_says_that_no_request_was_sent_past_all_quick_layers() -> None:
+    why_not = {FIRST: "it is quick", TOGETHER: "the app answers 500 without them"}
+    row, notes = outcome_of(SLOW, 1e4, why_not)
+    assert row.load is not None
+    assert row.load.judged is not None
+    assert row.load.judged.verdict == "pass"
+    assert [note for note in notes if "is not seen: the app answers 500 without them. [not-bypassed]" in note]
+
+
 @pytest.mark.parametrize(
     ("shorter_us", "bound", "method", "verdict", "reason"),
     [

@@ -95,8 +95,8 @@ async def under_load(
                 ]
                 least = f"less than {NEGLIGIBLE_SHARE:.0%} of the time of a request"
                 arms.join(negligible, f"it takes {least}, and starts no task or thread")
-                if driver.rounds_in_time(begin_ns) < 2 * FEWEST_PAIRS:  # on a busy machine half of them fit
-                    arms.refuse(TOGETHER, "there was too little time for it")
+                if arms.together and driver.rounds_in_time(begin_ns) < 2 * FEWEST_PAIRS:  # half fit on a busy machine
+                    arms.refuse(TOGETHER, "there was too little time")
                 if arms.together:
                     await arms.try_each(settings.startup_timeout_s, [TOGETHER])
                 bursts = await driver.rounds(begin_ns)
@@ -501,6 +501,9 @@ class _Outcome:
             )
             text = shares.left_by(past, left, certain=self._told_apart)
             yield tagged(f"{text[0].upper()}{text[1:]}.", "not-bypassed")
+        if (why := self.driver.arms.why_not.get(TOGETHER)) and any(row.load and row.load.judged for row in rows):
+            unseen = "No request was sent past all layers that take next to nothing, so work that they leave to others"
+            yield tagged(f"{unseen} is not seen: {why}.", "not-bypassed")
         if rounds < FEWEST_PAIRS:
             few = f"There was time for {rounds} of the {FEWEST_PAIRS} rounds that an interval takes"
             yield tagged(f"{few}; give it more time with {conditions.time}.", "too-few-requests")

@@ -111,7 +111,7 @@ class Arms:
                     with self.without(index):
                         await self.caller()
             except loops.OutOfTimeError:
-                self.refuse(index, f"without it a request did not end within {limit_s:.3g} s")
+                self.refuse(index, f"without {_them(index)} a request did not end within {limit_s:.3g} s")
             except Exception as error:  # whatever the app does without the layer
                 self._refuse_for(error, index)
 
@@ -171,7 +171,11 @@ class Arms:
     def _refuse_for(self, error: Exception, index: EntryIndex, when: str = "") -> None:
         """Refuse a layer that the app cannot do without. Raises what ends the whole measurement."""
         self.caller.check()
-        self.refuse(index, f"the app {_what_it_does(error)} without it{when}")
+        self.refuse(index, f"the app {_what_it_does(error)} without {_them(index)}{when}")
+
+
+def _them(index: EntryIndex) -> str:
+    return "them" if index == TOGETHER else "it"
 
 
 def _what_it_does(error: Exception) -> str:
