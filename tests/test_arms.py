@@ -39,6 +39,8 @@ from .apps import (
 )
 from .test_discovery import OtherThread
 
+pytestmark = pytest.mark.once
+
 FIRST, SECOND, THIRD = (EntryIndex(index) for index in range(3))
 
 

@@ -22,6 +22,8 @@ from pytest_mwbudget.storage import codec
 from .canned import RUN
 from .test_comparison import counts, layer, result, stored
 
+pytestmark = pytest.mark.once
+
 BEFORE = result(layer("Auth", 100.0, counts=counts(objects=Count(512, 512, 512))), layer("Cors", 8.0))
 AFTER = result(layer("Auth", 150.0, counts=counts(objects=Count(518, 518, 518))), layer("Cors", 8.1))
 OTHER = replace(BEFORE, request=RequestLine("GET", "/other"))

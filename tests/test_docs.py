@@ -23,6 +23,8 @@ from pytest_mwbudget.model.quantities import TAILS
 
 from .counted import needs_allocations, needs_objects
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
     page

@@ -46,6 +46,8 @@ from pytest_mwbudget.timing.schedule import Schedule
 
 from .apps import Answering, Noop, RateLimit, caller, hello, indistinct, needs, respond
 
+pytestmark = pytest.mark.once
+
 
 @dataclass
 class FakeClock:

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from pytest_mwbudget.analysis.event_log import Spent, leaning_ns, passing_ns, spent
 from pytest_mwbudget.model.stack import ASIDE, FURTHER_OWNERS, HARNESS, SENDING, SUSPENDED
 
+pytestmark = pytest.mark.once
+
 OUTER, INNER, NULL, UNOWNED, OTHERS = 1, 2, 3, 4, 5
 
 # A busy machine must not fail these tests.

@@ -119,6 +119,15 @@ def test_they_are_back_after_an_exception(kind: str) -> None:
         install(None)
 
 
+@pytest.fixture
+def thawed() -> Iterator[None]:
+    """Unfreeze all objects: through frozen ones of a long run of tests, the search for watched code takes seconds."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("thawed")
 def test_cprofile_sleeps_and_wakes() -> None:
     def seen() -> None: ...
     def unseen() -> None: ...
@@ -376,6 +385,7 @@ def tool() -> Iterator[int]:
 
 
 @needs_monitoring
+@pytest.mark.usefixtures("thawed")
 def test_a_monitoring_tool_sleeps_and_wakes(tool: int) -> None:
     calls: list[str] = []
 

@@ -32,6 +32,8 @@ from .readings import never, readings
 from .test_engine import SCHEDULE, Costly, FakeClock, Server
 from .test_report_schema import misfits
 
+pytestmark = pytest.mark.once
+
 ALPHA = 0.01 / 5
 REQUESTS = 3000
 

@@ -29,6 +29,8 @@ from .canned import as_json, one_run
 from .test_comparison import RUN, about, counts, layer, result
 from .test_report_json import RESULTS
 
+pytestmark = pytest.mark.once
+
 
 def run(number: int, us: float | Estimate = 50.0, objects: int = 100, **said: Any) -> HistoryRun:
     """Return the run of a commit, whose only layer takes so long and creates so many objects."""

@@ -31,6 +31,8 @@ from pytest_mwbudget.timing.host_speed import CALLS, Interrupted, Machine, kind,
 from .apps import LEAN, SPIN, run_inside
 from .test_engine import Costly, Server
 
+pytestmark = pytest.mark.once
+
 # ---- the machine ------------------------------------------------------------------------------------------------
 
 

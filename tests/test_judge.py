@@ -21,6 +21,8 @@ from pytest_mwbudget.model.quantities import BETWEEN_RUNS, TRAITS, Quantity
 from pytest_mwbudget.model.results import Count, Counts, Effort, Frame, ResultRow
 from pytest_mwbudget.model.stack import EntryIndex, Layer, RowIndex
 
+pytestmark = pytest.mark.once
+
 UNKNOWN = Estimate(40.0, -math.inf, math.inf)
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from pytest_mwbudget.analysis.paired import FEWEST_PAIRS, paired, student
 
+pytestmark = pytest.mark.once
+
 
 @pytest.mark.parametrize(
     ("freedom", "alpha", "quantile"),

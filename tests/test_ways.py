@@ -46,6 +46,8 @@ from .apps import (
 from .test_engine import SCHEDULE, Costly, FakeClock, Server, Silent, us
 from .test_limits_plugin import measured_here
 
+pytestmark = pytest.mark.once
+
 TASKS = {"budgets": Budgets({"tasks": 0})}
 # Enough requests that each way is counted several times.
 MANY = Schedule(brief_warm_calls=20)
