@@ -30,6 +30,7 @@ from django.test import override_settings  # noqa: E402
 from django.urls import path, register_converter  # noqa: E402
 from django.views import View  # noqa: E402
 
+from .readings import readings  # noqa: E402
 from .test_frameworks_django import configure  # noqa: E402
 
 MORE = {"routing": 3, "handler": 5, "serialize": 7, "process_view": 11}
@@ -324,6 +325,7 @@ def test_every_part_has_its_own_calls_by_the_clock() -> None:
 
 
 @pytest.mark.live
+@readings
 @pytest.mark.parametrize("stack", ["async", "sync"])
 def test_every_part_takes_what_it_spins(stack: str) -> None:
     spins = {"routing": 300, "handler": 500, "serialize": 400, "process_view": 600}
@@ -341,6 +343,7 @@ def test_every_part_takes_what_it_spins(stack: str) -> None:
 
 
 @pytest.mark.live
+@readings
 def test_a_view_in_a_thread_takes_what_it_spins_and_its_hop() -> None:
     with costs(spin, {"handler": 3000}):
         us = us_of("/thread", "async")

@@ -29,6 +29,7 @@ from litestar import Litestar  # noqa: E402
 from litestar.middleware import DefineMiddleware  # noqa: E402
 
 from .endpoints_litestar import HANDLERS, app  # noqa: E402
+from .readings import readings  # noqa: E402
 
 MORE = {"guard": 2, "before": 3, "base": 5, "coroutine": 7, "inline": 11, "generator": 13, "handler": 17}
 MORE |= {"serialize": 19, "after": 23, "background": 29, "last": 31}
@@ -220,6 +221,7 @@ def test_a_wait_beside_other_dependencies_is_that_of_the_one_that_waits() -> Non
 
 
 @pytest.mark.live
+@readings
 def test_every_part_takes_what_it_spins() -> None:
     with costs(spin, {}):
         without = us_of("/async")
@@ -231,6 +233,7 @@ def test_every_part_takes_what_it_spins() -> None:
 
 
 @pytest.mark.live
+@readings
 def test_dependencies_side_by_side_take_what_they_spin() -> None:
     with costs(spin, {"base": 400, "sync": 300}):
         us = us_of("/beside")
@@ -240,6 +243,7 @@ def test_dependencies_side_by_side_take_what_they_spin() -> None:
 
 
 @pytest.mark.live
+@readings
 def test_what_a_stream_takes_is_in_respond() -> None:
     with costs(spin, {"respond": 200}):
         us = us_of("/stream")

@@ -45,6 +45,7 @@ from pytest_mwbudget.storage.codec import measured_run
 from .apps import LEAN, QUICKLY, SPIN, Noop, Scheduled, hello, run_inside
 from .conftest import needs
 from .projects import heeds_interrupts
+from .readings import readings
 from .test_arms import FIRST, arms_of
 from .test_load_generator import ended
 from .test_plugin import BRIEFLY
@@ -313,6 +314,7 @@ def test_what_ends_the_test_ends_the_load(pytester: pytest.Pytester) -> None:
 
 @linux
 @pytest.mark.live
+@readings
 def test_a_layer_without_which_the_app_does_less_is_not_blamed_for_that(pytester: pytest.Pytester) -> None:
     body = """found = mw_budget.load("/page", clients=2).layer("Login").load
     assert found.method == "split", found
