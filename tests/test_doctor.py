@@ -178,11 +178,19 @@ def test_a_coarse_clock_is_found(step_ns: int, state: str) -> None:
     assert f"{step_ns} ns" in found.text
 
 
-@pytest.mark.parametrize(("slow", "state", "text"), [(0, "fine", "0%"), (3, "limited", "30%"), (7, "limited", "70%")])
-def test_the_noise_is_the_share_of_slow_moments(
-    monkeypatch: pytest.MonkeyPatch, slow: int, state: str, text: str
+@pytest.mark.parametrize(
+    ("slow_ns", "state", "text"),
+    [
+        ([], "fine", "0%"),
+        ([1300.0] * 30, "limited", "36%"),
+        ([1300.0] * 70, "limited", "75%"),
+        ([99_000.0], "limited", "50%"),  # another process took the core
+    ],
+)
+def test_the_noise_is_the_time_of_slow_moments(
+    monkeypatch: pytest.MonkeyPatch, slow_ns: list[float], state: str, text: str
 ) -> None:
-    readings = iter([1300.0 if number % 10 < slow else 1000.0 for number in range(1000)])
+    readings = itertools.chain(slow_ns, itertools.repeat(1000.0))
     monkeypatch.setattr(doctor, "reference_ns", lambda clock: next(readings))
     found = doctor.noise(1.01, ticking([10_000_000]))  # a hundred readings
     assert found.state == state

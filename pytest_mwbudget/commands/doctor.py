@@ -53,9 +53,9 @@ CGROUP_1_FOLDER, CGROUP_1_FILES = Path("/sys/fs/cgroup/cpu"), ("cpu.cfs_quota_us
 # A clock with longer steps cannot tell cheap layers apart.
 LONGEST_STEP_NS = 1000
 NOISE_S = 2.0
-# A reading is slow if it takes so many times the quickest. Up to the first share of slow readings times are fine; above
-# the second one most verdicts on times would be undecided.
-SLOW, FEW_SLOW, MANY_SLOW = 1.25, 0.1, 0.5
+# A reading is slow if it takes so many times the quickest. If slow readings take up to the first share of the time,
+# times are fine; above the second one most verdicts on times would be undecided.
+SLOW, FEW_SLOW, MANY_SLOW = 1.25, 0.15, 0.5
 MOST_COLUMNS = 100
 
 
@@ -231,7 +231,8 @@ def noise(seconds: float, clock: Callable[[], int]) -> Finding:
         if (width := issue_width()) is not None:
             widths.add(width, readings[-1])
     limit_ns = SLOW * min(readings)
-    slow = sum(ns > limit_ns for ns in readings) / len(readings)
+    # By time: a process that takes the core makes one reading long, not many.
+    slow = sum(ns for ns in readings if ns > limit_ns) / sum(readings)
     text = f"{slow:.0%} of {seconds:g} s were at least a quarter slower than the quickest moment"
     if before is not None and (after := Interrupted.now()) is not None:
         text += f", and other processes took the core {after.times - before.times} times"
