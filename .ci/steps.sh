@@ -132,25 +132,6 @@ run_on() ( # name, arguments of pytest …: runs tests in a tree that `tests_on`
     cd "$work/tree-$1" && "$work/venv-$1/bin/python" -m pytest "${@:2}"
 )
 
-oldest() { # python: prints the oldest dependencies, from [testenv:oldest] in tox.ini
-    "$1" - <<'END'
-import configparser
-
-tox = configparser.ConfigParser(interpolation=None)
-tox.read("tox.ini")
-print(tox["testenv:oldest"]["deps"].strip())
-END
-}
-
-tests_with_oldest() { # python, name
-    local venv="$work/venv-$2"
-    oldest "$1" >"$work/$2.txt" &&
-        "$1" -m venv --upgrade-deps "$venv" &&
-        install "$venv/bin/python" --requirement "$work/$2.txt" --editable "$work/tree-$2" &&
-        (cd "$work/tree-$2" && "$venv/bin/python" -m pytest -m "" tests/test_plugin.py -k "stands_once or json or github or junit" &&
-            MWBUDGET_REQUIRE_SUITES=1 "$venv/bin/python" -m pytest -m "" tests/test_suites.py -k "cov-ctrace and not branch")
-}
-
 done_all() { # prints the duration of each step
     printf '\n==== all passed\n'
     printf '%s\n' "${timings[@]}"
