@@ -266,7 +266,7 @@ def of_gzip(figures: Figures) -> str:
     )
     return (
         f"Compressing 1 MiB inline {inline}; in a thread, the default, it {thread}. The figure for 10 MiB is ten times"
-        " that of 1 MiB. It depends on the text that is compressed, and the published text is not known. Here, a hop"
+        " that of 1 MiB. The figures depend on the text that is compressed, and theirs was not published. Here, a hop"
         " includes the wait for a thread, on a machine with two cores."
     )
 

@@ -69,7 +69,7 @@ def _turns_of_its_own() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _alone_on_its_core() -> Iterator[None]:
-    """Hide from each measurement whether its core is shared. Tests of the machine's speed set what it sees."""
+    """Keep measurements from seeing that their core is shared. Tests of the machine's speed set what they see."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(host_speed, "_pipeline", None)
         yield

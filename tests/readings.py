@@ -14,7 +14,7 @@ from pytest_mwbudget.model.estimate import Estimate
 
 P = ParamSpec("P")
 
-# A test fails at so many readings on a quiet machine. After so many in all it is skipped.
+# A test fails once READINGS of its readings on a quiet machine have failed; after MOST_READINGS in all it is skipped.
 READINGS, MOST_READINGS = 3, 6
 # How long the machine is watched after a reading that failed.
 WATCHED_S = 0.5

@@ -24,8 +24,6 @@ from .apps import App, Noop, caller, discovered, hello, respond, stack_of
 from .readings import readings
 from .test_truth_exact import CALL_NS, CallClock
 
-pytestmark = pytest.mark.once
-
 LOOPS = ["asyncio", "uvloop", "trio"]
 ASYNCIO = ["asyncio", "uvloop"]
 # What a side task calls, and the most that probes, steps and the event loop call in a request.

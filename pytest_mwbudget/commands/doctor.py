@@ -53,8 +53,8 @@ CGROUP_1_FOLDER, CGROUP_1_FILES = Path("/sys/fs/cgroup/cpu"), ("cpu.cfs_quota_us
 # A clock with longer steps cannot tell cheap layers apart.
 LONGEST_STEP_NS = 1000
 NOISE_S = 2.0
-# A reading is slow if it takes so many times the quickest. If slow readings take up to the first share of the time,
-# times are fine; above the second one most verdicts on times would be undecided.
+# A reading is slow if it takes SLOW times as long as the quickest. While slow readings take at most FEW_SLOW of the
+# time, times are fine; above MANY_SLOW most verdicts on times would be undecided.
 SLOW, FEW_SLOW, MANY_SLOW = 1.25, 0.15, 0.5
 MOST_COLUMNS = 100
 
