@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+# A test may put something else in the place of `subprocess.Popen`, whose number of a process would be nobody's.
+from subprocess import Popen
 from tempfile import TemporaryFile
 from typing import IO, Any
 
@@ -86,7 +89,7 @@ def started(
     place: Path | None = None,
     environment: Mapping[str, str] | None = None,
     **streams: Any,
-) -> Iterator[subprocess.Popen[bytes]]:
+) -> Iterator[Popen[bytes]]:
     """Run a command in the block, after which its process and all that it started are ended.
 
     `streams` are those of Popen; there is no input unless they say so.
@@ -96,7 +99,7 @@ def started(
         # In a session of its own: Ctrl-C reaches only this process, which then ends that process with all its children.
         # An interrupt while it starts would leave it behind.
         with uninterrupted():
-            process = subprocess.Popen(  # noqa: S603 - a shell for the user's own command line only
+            process = Popen(  # noqa: S603 - a shell for the user's own command line only
                 command,
                 shell=isinstance(command, str),
                 cwd=place,
@@ -110,7 +113,7 @@ def started(
             _close(process)
 
 
-def _close(process: subprocess.Popen[bytes]) -> None:
+def _close(process: Popen[bytes]) -> None:
     """End a process and its children, and close its pipes."""
     with uninterrupted():
         _end(process)
@@ -120,7 +123,7 @@ def _close(process: subprocess.Popen[bytes]) -> None:
                     pipe.close()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: Popen[bytes]) -> None:
     """End a process and its children, also those that it left behind."""
     for name in ("SIGTERM", "SIGKILL"):
         if not _signalled(process, name) or _waited(lambda: not _is_there(process), ENDING_S):
@@ -128,7 +131,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _signalled(process: subprocess.Popen[bytes], name: str) -> bool:
+def _signalled(process: Popen[bytes], name: str) -> bool:
     """Send a signal to a process and its children. Returns whether there was any."""
     if not hasattr(os, "killpg"):
         process.kill()
@@ -140,7 +143,7 @@ def _signalled(process: subprocess.Popen[bytes], name: str) -> bool:
     return True
 
 
-def _is_there(process: subprocess.Popen[bytes]) -> bool:
+def _is_there(process: Popen[bytes]) -> bool:
     """Whether the process or a child of it runs."""
     if process.poll() is None or not hasattr(os, "killpg"):
         return process.returncode is None

@@ -7,12 +7,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Collection
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 
 from pytest_mwbudget.config.checks import check
+from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.counting.backend import counting_backend
 from pytest_mwbudget.errors import SettingError
 from pytest_mwbudget.interpreter.clocks import perf_counter
@@ -21,8 +23,9 @@ from pytest_mwbudget.limits.updating import Measured
 from pytest_mwbudget.model.measured_run import MeasuredRun
 from pytest_mwbudget.model.quantities import Quantity
 from pytest_mwbudget.model.results import RequestLine, Result
-from pytest_mwbudget.session.limits import evidence, of_tests
-from pytest_mwbudget.session.limits.of_tests import surroundings
+from pytest_mwbudget.session import gate
+from pytest_mwbudget.session.limits import evidence, of_tests, recount
+from pytest_mwbudget.session.limits.of_tests import RunLimits, surroundings
 from pytest_mwbudget.session.limits.recount import Recount, RecountError, recounted
 
 from .apps import alone, run_inside
@@ -554,6 +557,45 @@ def test_a_count_fails_if_it_is_the_same_in_another_process_or_too_high_in_three
     assert [nodeid for nodeid, counts in rest.items() if [*counts]] == []
 
 
+def test_other_processes_take_a_part_of_the_time_limit_of_the_test_and_none_if_it_failed(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.recorded()
+    project.costs(21)
+    limits_s: list[float] = []
+
+    def recounted(config: pytest.Config, order: Recount, limit_s: float) -> Any:
+        limits_s.append(limit_s)
+        raise RecountError("no other process")
+
+    monkeypatch.setattr(of_tests, "recounted", recounted)
+    monkeypatch.setattr(gate, "time_limit_s", lambda item: 4.0)
+    project.run("-k", "test_one").assert_outcomes(failed=1, deselected=1)
+    (limit_s,) = limits_s
+    assert 0 < limit_s <= 2
+    project.pytester.makepyfile(test_app=TESTS + "    raise KeyError\n")
+    project.run("-k", "test_two").assert_outcomes(failed=1, deselected=1)
+    assert limits_s == [limit_s]
+
+
+def test_what_counts_for_another_process_makes_no_profile_and_no_load() -> None:
+    nothing = {"quantities": (), "modes": frozenset[str](), "options": (), "kept": {}, "reason": None}
+    order = Recount(("test_app.py::test_one",), seed=1)
+    run = RunLimits(Path("f"), "f", LimitsFile(), required=False, processor="", recount=order, **nothing)
+    settings = run.of("test_app.py::test_one", Settings(flamegraph="always"))
+    assert (settings.flamegraph, settings.loads, settings.timed) == ("never", False, False)
+
+
+def test_another_process_can_be_started_wherever_the_test_has_gone(
+    pytestconfig: pytest.Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [*recount._command(pytestconfig)]
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert [*recount._command(pytestconfig)] == command
+
+
 def test_a_layer_that_broke_a_limit_for_certain_is_not_counted_again_for_each_test(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -805,7 +847,7 @@ def test_two_requests_of_one_name_have_limits_of_their_own(project: Project) -> 
     project.run().assert_outcomes(passed=1)
 
 
-def test_requests_of_a_client_of_the_test_are_judged(project: Project) -> None:
+def test_requests_of_a_client_of_the_test_are_judged(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("starlette")
     project.pytester.makepyfile(
         test_app="""
@@ -834,9 +876,46 @@ def test_requests_of_a_client_of_the_test_are_judged(project: Project) -> None:
     assert '"GET /items/{id}": {' in text
     assert "404" not in text
     assert '"starlette": "' in text
-    project.run(*filtered).assert_outcomes(passed=1)
+    project.run(*filtered, "--mw-budget-json=mw.json").assert_outcomes(passed=1)
     project.costs(21)
     project.run(*filtered).assert_outcomes(failed=1)
+    # Another process also measures the request that is not judged.
+    document = json.loads((project.pytester.path / "mw.json").read_text(encoding="utf-8"))
+    assert [measurement["status"] for measurement in document["measurements"]] == [200, 404]
+    monkeypatch.setattr(of_tests, "recounted", lambda config, order, limit_s: document)
+    project.run(*filtered).assert_outcomes(passed=1)
+
+
+OF_METHODS = """
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+from conftest import Layer
+
+async def item(request):
+    return PlainTextResponse("x")
+
+@pytest.mark.mw_budget
+def test_one():
+    app = Starlette(routes=[Route("/a", item), Route("/b", item), Route("/orders", item, methods=["POST"])])
+    app.add_middleware(Layer)
+    client = TestClient(app)
+    for path in PATHS:
+        client.get(path)
+    client.post("/orders")
+"""
+
+
+def test_a_request_of_another_method_that_is_left_out_keeps_no_limits(project: Project) -> None:
+    pytest.importorskip("starlette")
+    filtered = ("-W", "ignore::DeprecationWarning")
+    for paths in (["/a", "/b"], ["/a"]):
+        project.pytester.makepyfile(test_app=OF_METHODS.replace("PATHS", repr(paths)))
+        project.run(*UPDATE, *filtered).assert_outcomes(passed=1)
+        text = project.file.read_text(encoding="utf-8")
+        assert [f"GET {path}" in text for path in ("/a", "/b")] == ["/a" in paths, "/b" in paths]
 
 
 def test_a_request_that_is_left_out_keeps_its_limits(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -895,10 +974,38 @@ def test_requests_without_a_test_are_judged(project: Project) -> None:
     project.costs(21)
     result = project.run(*app)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["    pytest --mw-budget --mw-budget-app=shop:app*'mw-budget::GET /x'"])
+    # The app has no table of routes: without the option there is no such request.
+    command = "    pytest --mw-budget --mw-budget-app=shop:app --mw-budget-request='GET /x' *'mw-budget::GET /x'"
+    result.stdout.fnmatch_lines([command])
     project.costs(20)
     project.run(*UPDATE)
     assert len(project.limits) == 12
+
+
+def test_an_update_of_a_request_by_its_id_removes_no_others(project: Project) -> None:
+    pytest.importorskip("starlette")
+    project.pytester.makepyfile(
+        shop="""
+        from starlette.applications import Starlette
+        from starlette.middleware import Middleware
+        from starlette.responses import PlainTextResponse
+        from starlette.routing import Route
+        from conftest import Layer
+
+        async def item(request):
+            return PlainTextResponse("x")
+
+        app = Starlette(routes=[Route("/a", item), Route("/b", item)], middleware=[Middleware(Layer)])
+        """
+    )
+    app = "--mw-budget-app=shop:app"
+    project.run(app, *UPDATE).assert_outcomes(passed=2)
+    text = project.file.read_text(encoding="utf-8")
+    for arguments in ((), UPDATE):
+        result = project.run(app, *arguments, "mw-budget::GET /a")
+        result.assert_outcomes(passed=1)
+        result.stdout.no_fnmatch_line("*no test uses*")
+        assert project.file.read_text(encoding="utf-8") == text
 
 
 # ---- other processes ---------------------------------------------------------------------------------------------

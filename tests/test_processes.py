@@ -190,3 +190,8 @@ def test_the_environment_of_pytest_has_all_but_the_summary_of_the_job(monkeypatc
         monkeypatch.setenv(name, "true")
     expected = {name: value for name, value in os.environ.items() if name != processes.STEP_SUMMARY}
     assert processes.environment_of_pytest(ADDED="2") == {**expected, "ADDED": "2"}
+
+
+def test_a_test_may_have_put_something_in_the_place_of_popen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "Popen", None)
+    assert run([sys.executable, "-c", "print(1)"], tmp_path).output == b"1\n"

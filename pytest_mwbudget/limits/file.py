@@ -137,7 +137,7 @@ def parsed(text: str, label: str) -> LimitsFile:
         if CONFLICT.match(line):
             raise _error(
                 f"{label} has a merge conflict in line {number}; resolve it, or let `mwbudget budgets merge` join both"
-                " sides (git show :2:FILE and git show :3:FILE print them)"
+                " sides, which git show :2:FILE and git show :3:FILE print, with their --base, git show :1:FILE"
             )
     try:
         document = json.loads(text, object_pairs_hook=_without_twins)

@@ -28,7 +28,7 @@ from .configuration import (
     test_id,
     time_limit_s,
 )
-from .enforcing import enforce, require_request, when_undecided
+from .enforcing import enforce, require_request
 from .limits.of_tests import configure as configure_limits
 from .limits.of_tests import rechecked
 from .markers import note_start
@@ -266,8 +266,8 @@ class Gate:
         try:
             with _recording(item), measurable(item) if _measures(item) else nullcontext():
                 outcome = yield from _explained(item, check_settings=True)
-        finally:
             _recheck(item)
+        finally:
             _note_properties(item)
         client = item.stash.get(_client, None)
         require_request(item, client)
@@ -310,7 +310,7 @@ class Gate:
             client.reported = len(client.results)
             report.mw_budget = [measurement(test_id(item), result) for result in fresh]  # type: ignore[attr-defined]
             report.mw_budget_undecided = [  # type: ignore[attr-defined]
-                when_undecided(result, client.settings) for result in fresh
+                client.settings.on_undecided(result) for result in fresh
             ]
             # Only our verdicts are read: `__getattr__` of a user's exception may raise anything.
             excinfo = call.excinfo
@@ -385,4 +385,5 @@ def _recheck(item: pytest.Item) -> None:
     """Judge broken counts of recorded limits again, in processes of the test alone."""
     client = item.stash.get(_client, None)
     if client is not None and client.enforce:
-        client.results[:] = rechecked(item.config, test_id(item), client.results)  # type: ignore[assignment]
+        results = rechecked(item.config, test_id(item), client.results, client.limit_s)
+        client.results[:] = results  # type: ignore[assignment]

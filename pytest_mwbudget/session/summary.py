@@ -214,7 +214,7 @@ class Summary:
             return
         from .limits.update import finish
 
-        self.limits = finish(self.config, measured, self.unfinished, {left_out.nodeid for left_out in self.left_out})
+        self.limits = finish(self.config, measured, self.unfinished, self.left_out)
         if self.limits.failed:
             _fail(session)
 

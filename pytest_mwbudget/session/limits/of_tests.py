@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import shlex
@@ -18,6 +19,7 @@ from ...config.settings import Settings
 from ...config.table import SETTINGS
 from ...counting.backend import counting_backend
 from ...errors import SettingError, tagged
+from ...interpreter.clocks import perf_counter
 from ...interpreter.files import faked
 from ...limits.file import Limit, LimitsFile, Place, parsed
 from ...limits.judging import (
@@ -29,6 +31,7 @@ from ...limits.judging import (
     without_limits,
 )
 from ...limits.sections import Surroundings, chosen
+from ...model.estimate import Seconds
 from ...model.quantities import COUNTED, RECORDED, Quantity
 from ...model.request_keys import RequestKey, keyed
 from ...model.results import Recorded, RecordedLimit, Result, Verdict
@@ -43,6 +46,8 @@ from .recount import SEEDS, Recount, RecountError, recount, recounted
 UPDATE = "--mw-budget-update"
 # The longest time to wait for a test in another process, which may wait for something that this process holds.
 RECHECK_S = 60.0
+# The share of a test's time limit that these processes may take.
+RECHECK_SHARE = 0.5
 # A count over its limit fails after RECHECKS other processes exceed it too, or at once if one has the same count.
 RECHECKS = 3
 # The counts above a limit that were the same in another process: layer, quantity, count.
@@ -82,14 +87,18 @@ def _run_limits(config: pytest.Config) -> RunLimits | None:
         reason=reason,
         required=os.environ.get("CI", "").casefold() not in ("", "0", "false"),
         processor=processor(),
-        options=tuple(
-            f"{SETTINGS[name].flag}={shlex.quote(config.getoption(SETTINGS[name].key))}"
-            for name in ("app", "file")
-            if config.getoption(SETTINGS[name].key) is not None
-        ),
+        options=tuple(_repeated(config)),
         recount=recount(),
         kept=kept_objects(config),
     )
+
+
+def _repeated(config: pytest.Config) -> Iterator[str]:
+    """Yield the options without which the tests of this run would have other limits, or would not be there."""
+    for setting in (SETTINGS[name] for name in ("app", "file", "request")):
+        value = config.getoption(setting.key)
+        for each in (value,) if isinstance(value, str) else value or ():
+            yield f"{setting.flag}={shlex.quote(each)}"
 
 
 def _by_default() -> tuple[Quantity, ...]:
@@ -168,7 +177,8 @@ class RunLimits:
         """Return the settings of a test with its limits."""
         limits = TestLimits(self, nodeid)
         if self.recount:
-            return replace(settings, budgets=Budgets(), limits=limits, timed=False, delayed=self.recount.delayed)
+            settings = replace(settings, budgets=Budgets(), timed=False, loads=False, flamegraph="never")
+            return replace(settings, limits=limits, delayed=self.recount.delayed)
         return replace(settings, limits=limits)
 
     def command(self, *tests: str, raises: bool) -> str:
@@ -258,12 +268,15 @@ class TestLimits:
         return tagged(f"{name} has {what}{remedy}", "no-limit")
 
 
-def rechecked(config: pytest.Config, nodeid: str, results: Sequence[Result]) -> list[Result]:
+def rechecked(
+    config: pytest.Config, nodeid: str, results: Sequence[Result], limit_s: Seconds | None = None
+) -> list[Result]:
     """Return the results of a test, with broken counts judged by the test alone in other processes.
 
     A count that differs between processes, by hash seeds or addresses, fails only if RECHECKS of them have it over its
-    limit. One that is the same in another process is certain, unless its limit is a range. If a process fails, or a
-    fake file system is in place, the verdicts stay.
+    limit. One that is the same in another process is certain, unless its limit is a range. If a process fails, if they
+    take more than RECHECK_SHARE of the test's time limit `limit_s`, or a fake file system is in place, the verdicts
+    stay.
 
     A layer that costs more breaks the limits of many tests, and processes for each would take minutes. A test is not
     counted again for a count of a layer that was the same for an earlier test.
@@ -272,20 +285,20 @@ def rechecked(config: pytest.Config, nodeid: str, results: Sequence[Result]) -> 
     rejudged, certain = [*results], set[tuple[str, Quantity, float]]()
     run = config.stash[LIMITS]
     ranges = {place[1:5] for place, limit in run.file.limits.items() if limit.low is not None} if run else set()
+    until_s = perf_counter() + (math.inf if limit_s is None else RECHECK_SHARE * limit_s)
     for seed in SEEDS[:RECHECKS]:
         # An undecided limit fails no test by itself: one process is enough.
         verdicts: tuple[Verdict, ...] = ("fail", "undecided") if seed == SEEDS[0] else ("fail",)
         broken = {count for result in rejudged for count in _broken(result, verdicts)}
-        if not broken - certain or broken & same or faked():
+        left_s = min(RECHECK_S, until_s - perf_counter())
+        if not broken - certain or broken & same or faked() or left_s <= 0:
             break
         try:
-            again = dict(
-                keyed(measured_run(recounted(config, Recount((nodeid,), seed, alone=True), RECHECK_S)).measured)
-            )
+            again = dict(keyed(measured_run(recounted(config, Recount((nodeid,), seed, alone=True), left_s)).measured))
         except RecountError:
             break
         for number, (key, result) in enumerate(keyed((nodeid, result) for result in results)):
-            if key in again:
+            if key in again and result.recorded is not None:
                 exact = (count for count in _broken(result) if (*key, *count[:2]) not in ranges)
                 certain.update(count for count in exact if _is_counted(again[key], *count))
                 rejudged[number] = judged_in_another(rejudged[number], again[key], seed)
@@ -318,6 +331,8 @@ def installed(result: Result) -> dict[str, str]:
 
 # ---- what was collected -------------------------------------------------------------------------------------------
 
+# What the ids of requests without a test begin with, in place of a file.
+REQUESTS = "mw-budget"
 # Key of what a worker of pytest-xdist has collected.
 COLLECTED = "mw_budget_collected"
 
@@ -332,6 +347,8 @@ class Collected:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
+        # What the command line names. Where requests take the place of tests, pytest is given no arguments later.
+        self.named = [argument for argument in config.args if "::" in argument]
         self.tests: set[str] = set()
         self.files: set[str] = set()
 
@@ -371,12 +388,11 @@ class Collected:
         """
         if not recorded & self.tests:
             return set()  # perhaps another root directory, from which every id is another one
-        named = [argument for argument in self.config.args if "::" in argument]
-        if self.config.getoption("lf", None) or (named and self.config.option.pyargs):
+        if self.config.getoption("lf", None) or (self.named and self.config.option.pyargs):
             return set()  # collected in part: what passed is left out, or an id that begins with a module
-        parts = {self._file_of(argument) for argument in named}
+        parts = {self._file_of(argument) for argument in self.named}
         if self.config.getoption("mw_budget_request") is not None:
-            parts.add("mw-budget")
+            parts.add(REQUESTS)
         return {nodeid for nodeid in recorded - self.tests if self._is_whole(nodeid.partition("::")[0], parts)}
 
     def _is_whole(self, file: str, parts: set[str]) -> bool:
@@ -386,6 +402,6 @@ class Collected:
 
     def _file_of(self, argument: str) -> str:
         """Return the file of an argument as ids name it."""
-        path = PurePath(os.path.abspath(self.config.invocation_params.dir / argument.partition("::")[0]))
-        root = self.config.rootpath
-        return path.relative_to(root).as_posix() if path.is_relative_to(root) else argument.partition("::")[0]
+        file, root = argument.partition("::")[0], self.config.rootpath
+        path = PurePath(os.path.abspath(self.config.invocation_params.dir / file))
+        return path.relative_to(root).as_posix() if path.is_relative_to(root) and file != REQUESTS else file

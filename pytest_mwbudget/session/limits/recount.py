@@ -71,7 +71,8 @@ def recount() -> Recount | None:
 def recounted(config: pytest.Config, order: Recount, limit_s: Seconds | None = None) -> Any:
     """Count in another process, and return the JSON document of its results.
 
-    Raises RecountError if the process has no results, takes longer than `limit_s`, or a test alone fails.
+    Raises RecountError if the process has no results, takes longer than `limit_s` or cannot be started, or if a test
+    alone fails.
     """
     with TemporaryDirectory() as folder:
         (Path(folder) / ORDER).write_text(json.dumps(asdict(order)), encoding="utf-8")
@@ -80,6 +81,8 @@ def recounted(config: pytest.Config, order: Recount, limit_s: Seconds | None = N
             ended = run([*_command(config)], config.invocation_params.dir, environment, limit_s)
         except TimeOverError:
             raise RecountError(f"pytest took longer than {limit_s} s") from None
+        except OSError as error:
+            raise RecountError(f"pytest cannot be started: {error}") from None
         end = ended.end(SHOWN_CHARACTERS)
         if order.alone and ended.status:
             raise RecountError(f"pytest ended with status {ended.status}: {end}")
@@ -92,7 +95,8 @@ def recounted(config: pytest.Config, order: Recount, limit_s: Seconds | None = N
 def _command(config: pytest.Config) -> Iterator[str]:
     """Yield the command that ran this process's pytest, with the plugin below."""
     yield sys.executable
-    if os.getcwd() not in sys.path and "" not in sys.path:
+    # Not the working directory of now: a test may have changed or even removed it.
+    if str(config.invocation_params.dir) not in sys.path and "" not in sys.path:
         yield "-P"  # `pytest` does not search the working directory, `python -m pytest` does
     # The arguments of a worker of pytest-xdist are those of the process that started it.
     mainargv = getattr(config, "workerinput", {}).get("mainargv")

@@ -6,7 +6,7 @@ import hashlib
 import math
 import os
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import gettempdir
@@ -17,6 +17,7 @@ from ...errors import SettingError, tagged
 from ...limits.file import LimitsFile, Place, text_of
 from ...limits.sections import Surroundings, chosen
 from ...limits.updating import LARGE_RAISE, Broken, Change, Measured, Rules, Update, unused_places, updated
+from ...model.measured_run import LeftOut
 from ...model.quantities import COUNTED, Quantity
 from ...model.request_keys import RequestKey, keyed
 from ...model.results import Result
@@ -60,13 +61,13 @@ def finish(
     config: pytest.Config,
     measured: Sequence[tuple[str, Result]],
     unfinished: Collection[str],
-    partly: Collection[str] = (),
+    missing: Iterable[LeftOut] = (),
 ) -> Outcome:
     """Update the file of limits if the run does, else say which of its limits no test uses.
 
     `measured` has the results of all tests with their ids, in order. Of the `unfinished` tests, which failed or were
-    skipped, nothing is written. Of tests that were measured `partly`, because a request was left out, no request is
-    removed.
+    skipped, nothing is written. The requests `missing` were left out: if one may be a request that has limits, no
+    request of its test is removed.
     """
     outcome, run = Outcome(), config.stash[LIMITS]
     if run is None or run.recount:
@@ -82,6 +83,8 @@ def finish(
         if result.recorded is not None and not result.recorded.broken
     ]
     remember(config, kept, {place.nodeid for place in run.file.limits} | {key.nodeid for key, _ in passed})
+    recorded = {(place.nodeid, place.request.partition(" ")[0]) for place in run.file.limits}
+    partly = {request.nodeid for request in missing if (request.nodeid, request.request.method) in recorded}
     ending = _Ending(config, run, passed, left_out, outcome, partly)
     if run.modes:
         if left_out:
