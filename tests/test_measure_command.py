@@ -253,6 +253,12 @@ def test_a_broken_budget_of_the_file_is_status_1_and_the_remedies_are_those_of_t
     assert "--mw-budget" not in out
 
 
+@pytest.mark.parametrize(("undecided", "status"), [("warn", 0), ("fail", 1)])
+def test_an_undecided_budget_of_the_file_fails_if_it_says_so(shop: str, undecided: str, status: int) -> None:
+    Path("requests.toml").write_text(f"[[requests]]\nurl = '/health'\nus_per_message = 1\nundecided = '{undecided}'\n")
+    assert main(["measure", f"{shop}:app", "--requests", "requests.toml", "--time=2"]) == status
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -295,6 +295,25 @@ def test_markers_that_do_not_fit_the_requests_fail_the_test(pytester: pytest.Pyt
     )
 
 
+def test_none_removes_a_budget_under_load(pytester: pytest.Pytester) -> None:
+    removed = 'rps_share=None, p99_ms=None, layers={"NoOp": {"rps_share": None}}'
+    run(pytester, [case('mw_budget.get("/health")', removed)]).assert_outcomes(passed=1)
+
+
+def test_what_counts_or_compares_for_another_process_loads_nothing(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+        from dataclasses import replace
+        from pytest_mwbudget.session.configuration import CHANGED
+
+        def pytest_configure(config):
+            config.stash[CHANGED] = lambda settings: replace(settings, loads=False)
+        """
+    )
+    body = 'assert mw_budget.load("/health", rps_share=0.0001, p99_ms=0.0001).load is None'
+    run(pytester, [case(body, "p99_ms=0.0001")]).assert_outcomes(passed=1)
+
+
 @linux
 def test_a_post_request_is_sent_past_no_layer_and_the_server_says_the_scheme(pytester: pytest.Pytester) -> None:
     post = """m = mw_budget.load("/health", clients=2, method="POST", json={"a": 1}, expect_status=405)

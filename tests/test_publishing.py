@@ -74,6 +74,7 @@ def test_any_test_has_a_name_that_any_file_system_takes(nodeid: str) -> None:
 
 def test_tests_whose_names_look_alike_have_different_files() -> None:
     assert slug("t.py::test[a/b]") != slug("t.py::test[a-b]")
+    assert slug("test_\udc80.py::test").startswith("test_-.py-test-")
 
 
 def test_a_check_leaves_nothing_behind(tmp_path: Path) -> None:

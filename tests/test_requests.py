@@ -240,6 +240,8 @@ def test_a_file_of_headers_is_for_all_routes(shop: pytest.Pytester) -> None:
         ("requests = 3\n", "has requests = 3; write each request as a table"),
         ("[[requests]]\nmethod = 'GET'\n", "request 1 has the url None; give a path"),
         ("[[requests]]\nurl = '/a'\nbudget = 3\n", "request 1 has 'budget'. The keys are: method, url, *, us, *"),
+        ("[[requests]]\nurl = '/a'\np99_ms = 9\n", "request 1: 'p99_ms' is for requests under load, *mwbudget load*"),
+        ("[[requests]]\nurl = '/a'\nlayers.A.rps_share = 0.1\n", "request 1: 'rps_share' is for requests under load"),
         ("[[requests]]\nurl = '/a'\nlifespan = false\n", "request 1 has 'lifespan', which one request cannot set"),
         ("[[requests]]\nurl = '/a'\nus = 0\n", "request 1: mw_budget marker: us is 0, which cannot be kept"),
         ("[[requests]]\nurl = '/a'\nbody = 'a'\njson = 1\n", "request 1 has a body and json; give one of them"),
@@ -436,8 +438,21 @@ def test_a_budget_for_a_layer_of_no_route_is_an_error(
     result = measured(shop, "shop:app", "-o", "mw_budget_layers=Iner = tasks: 9", *chosen)
     assert result.ret == status
     result.stdout.fnmatch_lines(
-        [f"{word}: a budget names a layer 'Iner', and none of the *requests has it. Did you mean 'Inner'[?] *Outer*"]
+        [f"{word}: a budget names a layer 'Iner', and no measured request has it. Did you mean 'Inner'[?] *Outer*"]
     )
+
+
+def test_a_layer_may_be_on_a_route_that_was_skipped(shop: pytest.Pytester) -> None:
+    result = measured(shop, "shop:create_app('private', 'health')", "-o", "mw_budget_layers=Audit = tasks: 9")
+    result.assert_outcomes(passed=2, skipped=1)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["warning: a budget names a layer 'Audit', and no measured request has it.*"])
+
+
+def test_headers_of_the_command_line_replace_those_of_the_file_in_any_case() -> None:
+    file = RequestFile({"Authorization": "of the file", "X-A": "1"})
+    (wanted,) = workload([parsed("GET /x", "REQUEST")], file, None, {"authorization": "given"}).requests
+    assert wanted.options["headers"] == {"X-A": "1", "authorization": "given"}
 
 
 def test_a_layer_in_the_budgets_of_a_request_must_be_on_it(shop: pytest.Pytester) -> None:

@@ -117,7 +117,7 @@ class Measuring:
         """The exit status."""
         if self.interrupted:
             return INTERRUPTED
-        broken = any(result.verdict == "fail" for result in self.results.values())
+        broken = any(self._settings(self.requests[place]).fails(result) for place, result in self.results.items())
         return FAILED if self.failed or broken or not self.results else PASSED
 
     def count(self) -> None:

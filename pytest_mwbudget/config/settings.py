@@ -74,8 +74,9 @@ class Settings:
     # For budgets of quantities that cannot be counted here.
     when_uncountable: WhenUndecided = _of("undecided", default="fail")
     flamegraph: WhenProfiled = _of("flamegraph")
-    # Asks for a measurement under load.
+    # Asks for a measurement under load, which processes that count or compare for another one leave out.
     load: Under | None = None
+    loads: bool = True
     load_time_s: Seconds = _of("load_time")
     # The shares of the requests per second that layers may cost.
     load_budgets: Budgets = field(default_factory=Budgets)
@@ -102,6 +103,14 @@ class Settings:
         if self.limits is None:
             return self.budgets.need_clock
         return self.budgets.bound_time or self.limits.timed
+
+    def on_undecided(self, result: Result) -> WhenUndecided:
+        """Return what to do about an undecided request: more time would not decide what cannot be counted."""
+        return self.when_uncountable if result.uncountable else self.when_undecided
+
+    def fails(self, result: Result) -> bool:
+        """Whether a request fails its test, or the command that measures it."""
+        return result.verdict == "fail" or (result.verdict == "undecided" and self.on_undecided(result) == "fail")
 
     def narrowed(self, budgets: Budgets) -> Settings:
         """Return the settings with some of their budgets. What is not timed for all of them is not timed for some."""

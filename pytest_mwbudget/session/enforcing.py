@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from ..config.settings import Settings, WhenUndecided
+from ..config.settings import Settings
 from ..errors import BudgetWarning, more_about, tagged
 from .configuration import enforced, verbosity
 from .tracebacks import raise_at
@@ -48,12 +48,14 @@ def require_request(item: pytest.Item, client: Client | None) -> None:
 
 def _require_load(item: pytest.Item, client: Client | None) -> None:
     """Fail a test whose own marker has a budget under load, if it made no request under load."""
-    if client is None or not client.enforce or any(result.load is not None for result in client.results):
+    if client is None or not client.enforce or not client.settings.loads:
+        return
+    if any(result.load is not None for result in client.results):
         return
     keyword_sets = [marker.kwargs for marker in item.own_markers if marker.name == "mw_budget"]
     layers = [keywords["layers"] for keywords in keyword_sets if isinstance(keywords.get("layers"), dict)]
     keyword_sets += [bounds for by_name in layers for bounds in by_name.values() if isinstance(bounds, dict)]
-    own = {key for keywords in keyword_sets for key in keywords}
+    own = {key for keywords in keyword_sets for key, value in keywords.items() if value is not None}
     if budgets := sorted(own & {"rps_share", "p99_ms"}):
         message = (
             f"this test has a budget of {' and '.join(budgets)} but made no request under load, so it was not judged;"
@@ -77,7 +79,7 @@ def enforce(item: pytest.Item, client: Client | None, first: int = 0, *, whole: 
     from ..report.text import printable
 
     results, settings = client.results[first:], client.settings
-    broken = [number for number in range(first, len(client.results)) if _fails(client.results[number], settings)]
+    broken = [number for number in range(first, len(client.results)) if settings.fails(client.results[number])]
     texts = [_failure_of(client.results[number], item, settings) for number in broken]
     unknown_layer, unjudged = _of_the_whole(item, client) if whole else (None, None)
     if unknown_layer is not None:
@@ -111,18 +113,8 @@ def _failure_of(result: Result, item: pytest.Item, settings: Settings) -> str:
 
     if item.config.getoption("tbstyle", "auto") == "line":
         return printable(f"{result.request}: {view(result).headline}")
-    fails = when_undecided(result, settings) == "fail"
+    fails = settings.on_undecided(result) == "fail"
     return failure(result, FAILURE_WIDTH, undecided_fails=fails, verbose=verbosity(item.config) > 0)
-
-
-def _fails(result: Result, settings: Settings) -> bool:
-    """Whether a request fails its test."""
-    return result.verdict == "fail" or (result.verdict == "undecided" and when_undecided(result, settings) == "fail")
-
-
-def when_undecided(result: Result, settings: Settings) -> WhenUndecided:
-    """Return what to do about an undecided request: more time would not decide what cannot be counted."""
-    return settings.when_uncountable if result.uncountable else settings.when_undecided
 
 
 def _unbound(result: Result, budgets: Budgets) -> Iterator[str]:

@@ -67,6 +67,7 @@ class OneSide:
             budgets=Budgets(),
             limits=None,
             timed=timed,
+            loads=False,
             trend=False,
             max_time_s=self.order.time_s if timed else settings.max_time_s,
             when_undecided="pass",

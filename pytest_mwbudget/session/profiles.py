@@ -86,4 +86,4 @@ class Publisher:
 def slug(nodeid: str) -> str:
     """Make a file name that is unique to the test."""
     readable = re.sub(r"[^\w.-]+", "-", nodeid, flags=re.ASCII).strip("-.")[-SLUG:].lstrip("-.")
-    return f"{readable}-{hashlib.sha256(nodeid.encode()).hexdigest()[:8]}"
+    return f"{readable}-{hashlib.sha256(nodeid.encode(errors='backslashreplace')).hexdigest()[:8]}"

@@ -14,12 +14,15 @@ from ..asgi.request import build_request
 from ..asgi.routes import routes_of
 from ..config.settings import MARKER_KEYS, merge
 from ..errors import SettingError, near_miss
+from ..model.quantities import RPS_SHARE, UNDER_LOAD
 
 # The keys of a request in a file that say what to send. The others are keywords of the marker.
 SENT = ("method", "url", "name", "headers", "body", "json")
 # What holds for all requests together, because they share one event loop and one lifespan.
 SHARED = ("lifespan", "loop")
-KEYS = (*SENT, *(key for key in MARKER_KEYS if key not in (*SHARED, "repeat")))
+# What only a request under load is judged by, or takes time for.
+OF_LOAD = (*(key for key in UNDER_LOAD if key in MARKER_KEYS), "load_time")
+KEYS = (*SENT, *(key for key in MARKER_KEYS if key not in (*SHARED, *OF_LOAD, "repeat")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ def workload(
     if not wanted:
         routes = routes_of(app)
         wanted, left_out = [Wanted("GET", path) for path in routes.paths], routes.left_out
-    common = {**file.headers, **(headers or {})}
+    common = _joined(file.headers, headers or {})
     requests = _with_distinct_names(
         replace(request, options=_with_headers(request.options, common)) for request in wanted
     )
@@ -127,10 +130,14 @@ def workload(
 
 def _with_headers(options: Mapping[str, Any], headers: Mapping[str, str]) -> Mapping[str, Any]:
     """Add headers that the request does not have."""
-    own = options.get("headers", {})
-    lower = {name.lower() for name in own}
-    merged = {**{name: value for name, value in headers.items() if name.lower() not in lower}, **own}
+    merged = _joined(headers, options.get("headers", {}))
     return {**options, "headers": merged} if merged else options
+
+
+def _joined(wider: Mapping[str, str], closer: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of both; where they have the same header, the closer one."""
+    names = {name.lower() for name in closer}
+    return {**{name: value for name, value in wider.items() if name.lower() not in names}, **closer}
 
 
 def _with_distinct_names(requests: Iterable[Wanted]) -> tuple[Wanted, ...]:
@@ -165,7 +172,8 @@ def _request(table: Mapping[str, Any], where: str) -> Wanted:
         options["json"] = table["json"]
     keywords = {key: value for key, value in table.items() if key not in SENT}
     try:
-        merge([keywords], {})
+        if merge([keywords], {}).load_budgets.quantities:
+            raise SettingError(_not_under_load(RPS_SHARE))
         wanted = Wanted(
             method.upper() if isinstance(method, str) else method, url, options, keywords, name, listed=True
         )
@@ -190,5 +198,14 @@ def _only(table: Mapping[str, Any], keys: Sequence[str], where: str) -> None:
                 f"{where} has {key!r}, which one request cannot set, because all share one loop and one lifespan; set"
                 f" mw_budget_{key} in the configuration"
             )
+        if key in OF_LOAD:
+            raise SettingError(f"{where}: {_not_under_load(key)}")
         if key not in keys:
             raise SettingError(f"{where} has {key!r}.{near_miss(key, keys)} The keys are: {', '.join(keys)}")
+
+
+def _not_under_load(key: str) -> str:
+    return (
+        f"{key!r} is for requests under load, and those of a file are made one at a time; use `mwbudget load`, or call"
+        " mw_budget.load(...) in a test"
+    )

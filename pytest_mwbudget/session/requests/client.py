@@ -172,13 +172,13 @@ class MwBudget(MeasuredRequests):
         self._begin()
         self._require_loop()
         app, under = checked_app(self.app), Under(number_of_clients(clients, "clients"))
-        settings = replace(self._expecting(expect_status), load=under)
+        settings = replace(self._expecting(expect_status), load=under if self.settings.loads else None)
         if rps_share is not None:
             default = {RPS_SHARE: check(RPS_SHARE, rps_share, RPS_SHARE)}
             settings = replace(settings, load_budgets=replace(settings.load_budgets, default=default))
         if p99_ms is not None:
             settings = replace(settings, p99_ms=check("p99_ms", p99_ms, "p99_ms"))
-        if self.enforce:
+        if self.enforce and settings.load is not None:
             from ...load.bursts import require_loop
             from ...load.server import require_server
 

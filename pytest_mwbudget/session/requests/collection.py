@@ -134,8 +134,12 @@ class CollectsRequests:
             call.excinfo.value._use_item_location = False
         report = yield
         client = item.funcargs.get("mw_budget") if call.when == "call" else None
+        names: tuple[list[str] | None, list[str], bool] | None = None
         if isinstance(client, HostedClient) and client.unmatched is not None:
-            names = (list(client.unmatched), list(client.layers), self.partial)
+            names = list(client.unmatched), list(client.layers), self.partial
+        elif report.skipped:
+            names = None, [], True  # it may have the layer
+        if names is not None:
             report.mw_budget_names = names  # type: ignore[attr-defined]
         if isinstance(report.longrepr, tuple):
             report.longrepr = (NAME, None, report.longrepr[2])  # type: ignore[assignment]
@@ -158,7 +162,8 @@ class LayerNames:
         names = getattr(report, "mw_budget_names", None)
         if names is not None:
             unmatched, layers, partial = names
-            self.unmatched = {*unmatched} if self.unmatched is None else self.unmatched & {*unmatched}
+            if unmatched is not None:
+                self.unmatched = {*unmatched} if self.unmatched is None else self.unmatched & {*unmatched}
             self.layers |= dict.fromkeys(layers)
             self.partial = self.partial or partial
 
@@ -171,8 +176,9 @@ class LayerNames:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Name the layers that no request has."""
         for name in sorted(self.unmatched or ()):
-            kind, of = ("warning", "the chosen requests") if self.partial else ("error", "the requests")
-            text = f"{kind}: a budget names a layer {name!r}, and none of {of} has it.{near_miss(name, self.layers)}"
+            kind = "warning" if self.partial else "error"
+            hint = near_miss(name, self.layers)
+            text = f"{kind}: a budget names a layer {name!r}, and no measured request has it.{hint}"
             terminalreporter.write_line(
                 tagged(f"{text} The layers are: {', '.join(self.layers)}", "layer-name"),
                 yellow=self.partial,
