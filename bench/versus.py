@@ -251,7 +251,7 @@ def as_measured(reading: Reading, factor: float) -> Process:
     """Return a stored process as if its layer took `factor` times as long. Pairs use no intervals of single times."""
     times = {OUTSIDE: reading["outside_us"], **reading["rows"]}
     times[SAME.name] *= factor
-    rows = {name: RowFigures({"us": Estimate(us, us, us)}, "split") for name, us in times.items()}
+    rows = {name: RowFigures({"us": Estimate(us, us, us)}) for name, us in times.items()}
     return {KEY: RequestFigures("asyncio", rows, reference_ns=reading["reference_ns"])}
 
 

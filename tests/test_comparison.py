@@ -55,8 +55,8 @@ def counts(**said: Any) -> Counts:
 
 def layer(name: str, us: float | Estimate | None = 50.0, **said: Any) -> LayerReport:
     time = about(us) if isinstance(us, (int, float)) else us
-    known = {"us": time, "method": "split", "counts": counts(), "occupation": time and Occupation(time, 0.0, None)}
-    report = {**known, **{key: value for key, value in said.items() if key in ("method", "counts", "occupation")}}
+    known = {"us": time, "counts": counts(), "occupation": time and Occupation(time, 0.0, None)}
+    report = {**known, **{key: value for key, value in said.items() if key in ("counts", "occupation")}}
     return LayerReport(Layer(0, name, f"shop.{name}", "middleware", **said.get("kind", {})), **report)
 
 
@@ -141,13 +141,6 @@ def test_a_figure_without_an_interval_is_not_compared():
     auth = change(result(layer("Auth", 100.0)), result(layer("Auth", Estimate(90.0, 10.0, float("inf")))))
     assert (auth.word, auth.change) == ("not measured", None)
     assert auth.reason == "there were too few requests for an interval"
-
-
-def test_two_methods_of_timing_are_not_compared_unless_the_layer_became_another():
-    split, bypass = layer("Auth", 100.0), layer("Auth", 150.0, method="bypass")
-    assert change(result(split), result(bypass)).reason == "it was timed by split, then by bypass"
-    spawning = layer("Auth", 150.0, method="bypass", kind={"runs_task": True})
-    assert change(result(split), result(spawning)).word == "slower"
 
 
 def test_a_row_that_waits_for_threads_has_no_comparable_time():

@@ -23,7 +23,6 @@ from pytest_mwbudget.model.results import (
     Counts,
     LayerReport,
     Ledger,
-    Method,
     Occupation,
     RequestLine,
     Result,
@@ -43,16 +42,13 @@ def exactly(us: float) -> Estimate:
     return Estimate(us, us - 1, us + 1)
 
 
-def result(
-    layers: Mapping[str, float], objects: Mapping[str, Count | None] | None = None, method: Method = "split"
-) -> Result:
+def result(layers: Mapping[str, float], objects: Mapping[str, Count | None] | None = None) -> Result:
     """A result whose layers take these times, with an endpoint of 40 µs and 5 µs outside."""
     objects = objects or {}
     reports = tuple(
         LayerReport(
             Layer(index, name, f"app.{name}", "class"),
             exactly(us),
-            method,
             counts=replace(EMPTY, objects=objects.get(name, ZERO)),
         )
         for index, (name, us) in enumerate(layers.items())
@@ -166,17 +162,6 @@ def test_limited_times_follow_the_self_time_in_the_order_of_the_table() -> None:
     both = replace(result({"Work": 10}), layers=(replace(layer, occupation=spent, messages=messages),))
     comparison = compared(pairs_of([both] * 3, [both] * 3), "us_per_message:5%,busy_us:5%")
     assert [change.quantity for _, change in comparison.changes if change.row == "Work"][:3] == list(TIMES)
-
-
-def test_a_bypass_is_not_compared_with_a_split() -> None:
-    split, bypass = result({"Work": 10}), result({"Work": 14}, method="bypass")
-    comparison = compared(pairs_of([split] * 8, [bypass, split, bypass, *[split] * 5]))
-    assert by(comparison, "Work").estimate == pytest.approx(0)
-
-
-def test_a_layer_that_became_one_of_the_other_kind_is_compared() -> None:
-    split, bypass = result({"Work": 10}), result({"Work": 140}, method="bypass")
-    assert by(compared(pairs_of([split] * 6, [bypass] * 6)), "Work").estimate == pytest.approx(130)
 
 
 def test_rows_of_one_side_are_new_or_gone() -> None:

@@ -779,7 +779,7 @@ def made_outcome(
     none, of_tasks, of_threads, suspended = (Count(number, number, number) for number in numbers)
     counts = Counts(none, none, none, of_tasks, of_threads, none, none, none, suspended)
     layer = Layer(RowIndex(0), "Noop", "tests.apps.Noop", "middleware")
-    row = ResultRow(layer, Estimate(5.0, 4.0, 6.0), "split", counts=counts)
+    row = ResultRow(layer, Estimate(5.0, 4.0, 6.0), counts=counts)
     before = Result(request=RequestLine("GET", "/"), status=200, layers=(row,))
     observed = observation(1, 10.0), observation(9, longest_us)
     return _Outcome(before, driver, bursts, observed, {RowIndex(0): FIRST}, Conditions(), shorter_us or {})

@@ -59,8 +59,8 @@ def stacked(outer: float, inner: float, endpoint: float, budget: float | None = 
         request=RESULT.request,
         status=200,
         layers=(
-            LayerReport(OUTER, about(outer), "split", counts=NOTHING),
-            LayerReport(INNER, about(inner), "split", counts=NOTHING, judged=judged),
+            LayerReport(OUTER, about(outer), counts=NOTHING),
+            LayerReport(INNER, about(inner), counts=NOTHING, judged=judged),
         ),
         ledger=LEDGER,
         books=Books(about(outer + inner + endpoint), Estimate(0, 0, 0), about(endpoint), 0.0),
@@ -212,7 +212,7 @@ def test_the_tables_show_figures_intervals_budgets_and_ranges() -> None:
     page = page_of(RESULT)
     time = [cell.text for cell in rows(page, "time")["GZipMiddleware"].all("td")]
     spent = ["20.5 ± 1.50", "7.90 of 9 ✓pass", "10.0", "6.50"]
-    assert time == ["17.9", "17.5 … 18.2", "7.3%", "50", "✓ pass", *spent, "split"]
+    assert time == ["17.9", "17.5 … 18.2", "7.3%", "50", "✓ pass", *spent]
     counts = [cell.text for cell in rows(page, "counts")["GZipMiddleware"].all("td")]
     assert counts[:3] == ["~5 4 … 9", "30", "~2.0 KiB 2.0 KiB … 4.0 KiB"]
     assert counts[3:] == ["1", "1 of 0 ✗fail", "2", "6410", "529", "327", "3", "4", "~2 2 … 6"]

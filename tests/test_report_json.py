@@ -77,7 +77,6 @@ RESULT = canned(
         LayerReport(
             GZIP,
             Estimate(17.9, 17.5, 18.2),
-            "split",
             BUSY,
             GZIP_COUNTS,
             {"us": Judged(50.0, "pass"), "busy_us": Judged(9.0, "pass"), "tasks": Judged(0, "fail")},
@@ -201,7 +200,7 @@ def test_the_ledger_has_what_is_no_layers_and_the_sum() -> None:
 
 def test_a_layer_without_figures_has_null_and_its_reason() -> None:
     _, merged, absent = codec.measurement("t", RESULT)["layers"]
-    assert (merged["us"], merged["method"], merged["merged_with"]) == (None, None, "GZipMiddleware")
+    assert (merged["us"], merged["merged_with"]) == (None, "GZipMiddleware")
     assert (merged["verdict"], merged["reason"]) == ("undecided", "it is measured together")
     assert (absent["us"], absent["entered"], absent["budget_us"], absent["verdict"]) == (None, False, None, None)
 

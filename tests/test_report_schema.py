@@ -111,7 +111,6 @@ FULL = written(replace(ADVISED, profile=PROFILE))
         (("measurements", 0, "status"), "200"),
         (("measurements", 0, "total_us", "low"), "1"),
         (("measurements", 0, "layers", 0, "kind"), "endpoint"),
-        (("measurements", 0, "layers", 0, "method"), "guess"),
         (("measurements", 0, "layers", 0, "busy_interval_us"), [1.0]),
         (("measurements", 0, "layers", 0, "budgets", "seconds"), {"bound": 1, "verdict": "pass", "reason": None}),
         (("measurements", 0, "layers", 0, "budgets", "us", "bound"), None),

@@ -166,7 +166,7 @@ def stacks(draw: st.DrawFn) -> Result:
             budgets[quantity] = Judged(MOST[quantity], verdict, "it is near" if verdict == "undecided" else None)
         occupation = replace(BUSY, busy=us(numbers["busy_us"]), wait_us=0.0)
         layer = Layer(index, f"Layer{index}", f"shop.Layer{index}", "middleware")
-        layers.append(LayerReport(layer, us(numbers["us"]), "split", occupation, counts, budgets))
+        layers.append(LayerReport(layer, us(numbers["us"]), occupation, counts, budgets))
     verdict = worst(report.verdict for report in layers if report.verdict)
     return replace(timed(counted(*layers), *layers), verdict=verdict)
 

@@ -43,7 +43,7 @@ from .test_report_schema import misfits, written
 def part(name: str, us: float | None = 20.0, **said: Any) -> LayerReport:
     time = None if us is None else about(us)
     kind = said.pop("kind", "part")
-    return LayerReport(Layer(0, name, name, kind), time, "split", counts=counts(), **said)
+    return LayerReport(Layer(0, name, name, kind), time, counts=counts(), **said)
 
 
 def opened(*parts: LayerReport, **said: Any) -> Result:

@@ -68,7 +68,6 @@ def whole(measurement: Measurement) -> Measurement:
     """Check that every entered layer has a figure and that there is a total, and return the measurement."""
     for report in measurement.layers:
         assert (report.us is None) == (not report.layer.entered), report
-        assert (report.method is None) == (report.us is None)
         assert (report.occupation is None) == (report.us is None)
         assert (report.counts is None) == (not report.layer.entered), report
     assert measurement.ledger.requests > 0

@@ -50,7 +50,7 @@ def report(
     own: Estimate | None, judged: Mapping[Quantity, Judged] | None = None, *, runs_task: bool = False
 ) -> LayerReport:
     layer = Layer(RowIndex(0), "Auth", "shop.Auth", "middleware", runs_task=runs_task)
-    return LayerReport(layer, own, "split", judged=judged or {})
+    return LayerReport(layer, own, judged=judged or {})
 
 
 def judged(verdict: Verdict, bound: float = 50.0) -> Judged:

@@ -1,4 +1,4 @@
-"""Make the rows of the table from estimates: which method tells a layer's time, and how the layer spends it. Pure."""
+"""Make the rows of the table from estimates: a layer's time, and how the layer spends it. Pure."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _row(bounded: Bounded, estimates: Estimates) -> ResultRow:
         return ResultRow(bounded.layer)
     us = estimates.split[entry].widened(estimates.shared_us.get(entry, 0.0))
     occupation = _occupation(entry, us, estimates)
-    return ResultRow(bounded.layer, us, "split", occupation, messages=estimates.messages.get(entry))
+    return ResultRow(bounded.layer, us, occupation, messages=estimates.messages.get(entry))
 
 
 def _waits(entry: EntryIndex, estimates: Estimates) -> bool:

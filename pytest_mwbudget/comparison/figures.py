@@ -16,13 +16,11 @@ from ..model.stack import ENDPOINT, TOTAL
 class RowFigures:
     """The known figures of a row by quantity, with their intervals or ranges.
 
-    `method` says how a layer was timed, `runs_task` whether it runs what is inside it in a task, `clock` what its share
-    under load is of. `missing` is the reason if the row has no figures, `why` that of each count that is not known.
+    `clock` says what its share under load is of. `missing` is the reason if the row has no figures, `why` that of each
+    count that is not known.
     """
 
     figures: Mapping[str, Estimate] = field(default_factory=dict)
-    method: str | None = None
-    runs_task: bool = False
     clock: LoadClock | None = None
     missing: str = "it was not measured"
     why: Mapping[str, str] = field(default_factory=dict)
@@ -98,7 +96,7 @@ def _row(row: ResultRow, uncounted: Mapping[str, str]) -> RowFigures:
         figures.pop(RPS_SHARE, None)  # a share of the split is a rough one
     why = {**uncounted, **(row.counts.why if row.counts else {})}
     clock = row.load.clock if row.load else None
-    return RowFigures(figures, row.method, row.layer.runs_task, clock, _missing(row), why)
+    return RowFigures(figures, clock, _missing(row), why)
 
 
 def _missing(report: ResultRow) -> str:

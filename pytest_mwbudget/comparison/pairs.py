@@ -12,7 +12,7 @@ from ..analysis.intervals import spend
 from ..analysis.paired import paired
 from ..model.changes import Change, ChangeWord, word_for
 from ..model.estimate import Estimate, Microseconds
-from ..model.quantities import COUNTED, RECORDABLE, TRAITS
+from ..model.quantities import COUNTED, RECORDABLE
 from ..model.request_keys import RequestKey
 from ..model.stack import TOTAL
 from .allowed import LEAST_US, Allowed, judged
@@ -108,21 +108,16 @@ def _series(pairs: Sequence[tuple[RequestFigures, RequestFigures]], allowed: All
     base, head = ([_times(figures, best_ns, allowed) for figures in side] for side in zip(*pairs, strict=True))
     for row, quantity in dict.fromkeys(key for times in (*base, *head) for key in times):
         before, after = ([times.get((row, quantity)) for times in side] for side in (base, head))
-        both = [(a, b) for a, b in zip(before, after, strict=True) if a and b]
-        # A bypass and a split are compared with their like, unless the layer itself became one of the other kind.
-        both = [(a, b) for a, b in both if a.method == b.method] or both
+        both = [(a, b) for a, b in zip(before, after, strict=True) if a is not None and b is not None]
         if both:
-            yield _Series(row, quantity, [a.us for a, _ in both], [b.us for _, b in both])
-        elif not any(before) or not any(after):
-            yield _Series(row, quantity, [time.us for time in before if time], [time.us for time in after if time])
+            yield _Series(row, quantity, [a for a, _ in both], [b for _, b in both])
+            continue
+        known_before, known_after = ([us for us in side if us is not None] for side in (before, after))
+        if not known_before or not known_after:
+            yield _Series(row, quantity, known_before, known_after)
 
 
-class _Time(NamedTuple):
-    us: Microseconds
-    method: str | None
-
-
-def _times(figures: RequestFigures, best_ns: float, allowed: Allowed) -> dict[tuple[str, str], _Time]:
+def _times(figures: RequestFigures, best_ns: float, allowed: Allowed) -> dict[tuple[str, str], Microseconds]:
     """Return the times of the rows as they would be at the best speed of the machine that any process saw.
 
     The total is the sum of the rows, which varies far less from process to process than whole requests do.
@@ -131,23 +126,19 @@ def _times(figures: RequestFigures, best_ns: float, allowed: Allowed) -> dict[tu
     wanted: list[str] = ["us", *(quantity for quantity in TIMES[1:] if quantity in allowed)]
     rows = [(name, row) for name, row in _rows(figures).items() if name != TOTAL and "us" in row.figures]
     times = {
-        (name, quantity): _Time(row.figures[quantity].estimate * scale, _method(row, quantity))
+        (name, quantity): row.figures[quantity].estimate * scale
         for name, row in rows
         for quantity in wanted
         if quantity in row.figures and _is_known(row.figures[quantity])
     }
-    parts_us = [time.us for (_, quantity), time in times.items() if quantity == "us"]
+    parts_us = [us for (_, quantity), us in times.items() if quantity == "us"]
     if parts_us and len(parts_us) == len(rows):
-        times[TOTAL, "us"] = _Time(math.fsum(parts_us), None)
+        times[TOTAL, "us"] = math.fsum(parts_us)
     return times
 
 
 def _rows(figures: RequestFigures) -> dict[str, RowFigures]:
     return {name: row for name, row in figures.rows.items() if not is_part(name)}
-
-
-def _method(row: RowFigures, quantity: str) -> str | None:
-    return row.method if TRAITS[quantity].source in ("split", "occupation") else "split"
 
 
 def _is_known(us: Estimate) -> bool:

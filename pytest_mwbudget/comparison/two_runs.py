@@ -107,10 +107,7 @@ def _other_timing(quantity: str, earlier: RowFigures, later: RowFigures) -> str 
         return None
     if earlier.in_threads or later.in_threads:
         return "it waits for threads, for longer or shorter with the load of the machine"
-    # A layer that became another kind of layer is timed by another method rightly.
-    if earlier.runs_task != later.runs_task or earlier.method == later.method:
-        return None
-    return f"it was timed by {earlier.method}, then by {later.method}"
+    return None
 
 
 def _difference(quantity: str, old: Estimate, new: Estimate, before: RequestFigures, after: RequestFigures) -> Estimate:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from .endpoint import EndpointReport
 
 LoopName: TypeAlias = Literal["asyncio", "uvloop", "trio"]
-Method: TypeAlias = Literal["split", "bypass"]
 
 # The lowest and the highest number of most requests.
 Range: TypeAlias = tuple[int, int]
@@ -182,7 +181,6 @@ class ResultRow:
 
     layer: Layer
     us: Estimate | None = None
-    method: Method | None = None
     occupation: Occupation | None = None
     counts: Counts | None = None
     judged: Mapping[Quantity, Judged] = field(default_factory=dict)

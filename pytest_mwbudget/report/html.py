@@ -292,7 +292,6 @@ def _tables_of(shown: View, rows: Sequence[Row], since: str | None) -> Iterator[
             Column("budget µs", meaning="the most microseconds per request that are allowed"),
             Column("verdict", align="left", meaning="on the budget of time"),
             *(Column(column.title, meaning=column.meaning) for column in spent),
-            Column("method", align="left", meaning="how it was measured"),
         ]
         lines = [_row(row, _times(row, total, spent, since=since is not None)) for row in rows]
         yield "time", "Time", Table(columns, lines, total=True)
@@ -314,7 +313,6 @@ def _times(row: Row, total: Figure | None, spent: Sequence[Traits], *, since: bo
     yield Cell(bound(judged.bound), value=judged.bound) if judged else Cell()
     yield Cell(judged.verdict, judged.verdict) if judged else Cell()
     yield from (_cell(row, column) for column in spent)
-    yield Cell(row.method or "")
 
 
 def _load_table(shown: View, load: LoadView) -> Table:

@@ -358,12 +358,11 @@ def _detail(row: Row, shown: View, width: int, *, timed: bool) -> Iterator[str]:
 
 
 def _origin(row: Row, width: int, *, timed: bool) -> Iterator[str]:
-    """Name the class or function of a layer, how its time was measured, and whose code it is."""
+    """Name the class or function of a layer, what kind of layer it is, and whose code it is."""
     if not row.is_frame:
-        layer, method = row.layer, f", {row.method}" if row.method else ""
-        how = f", {layer.kind}{method}" if timed else ""
-        how += f", {printable(row.whose)}" if row.whose else ""
-        yield f"  {shortened(layer.qualname, width - 2 - len(how))}{how}"
+        what = f", {row.layer.kind}" if timed else ""
+        what += f", {printable(row.whose)}" if row.whose else ""
+        yield f"  {shortened(row.layer.qualname, width - 2 - len(what))}{what}"
 
 
 def _saved(row: Row) -> str:

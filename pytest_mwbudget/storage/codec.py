@@ -65,7 +65,7 @@ def _counts(within: str = "") -> dict[str, Shape]:
 ROW: Mapping[str, Shape] = {
     **_named("index", "name", "qualname", "kind", "entered", "runs_task", within="layer"),
     **_named("merged_with", "merged_because", within="layer"),
-    **_named("us", "method"),
+    "us": "us",
     **_times("savings"),
     **_times("occupation"),
     "blocking": "occupation.blocking",

@@ -84,7 +84,7 @@ def line_of(run: MeasuredRun) -> str:
 
 def _row(row: RowFigures) -> dict[str, Any]:
     figures = {key: _rounded(key, figure) for key, figure in row.figures.items()}
-    return {"method": row.method, "runs_task": row.runs_task, "clock": row.clock, **figures}
+    return {"clock": row.clock, **figures}
 
 
 def _rounded(key: str, figure: Estimate) -> list[float]:
@@ -111,7 +111,7 @@ def _figures(data: Mapping[str, Any]) -> RequestFigures:
 
 def _read_row(data: Mapping[str, Any]) -> RowFigures:
     figures = {key: _read_figure(ends) for key, ends in checked(OBJECT, data).items() if isinstance(ends, list)}
-    return RowFigures(figures, data["method"], data["runs_task"], data.get("clock"))
+    return RowFigures(figures, data.get("clock"))
 
 
 def _read_figure(ends: Sequence[float | None]) -> Estimate:
