@@ -748,6 +748,24 @@ class Method:
         return await self.part.act(Call(scope, receive, send, self.app, self.part))
 
 
+class Made:
+    """A layer that makes a function, which enters a method with the app as an argument."""
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+
+    def __call__(self, app: App) -> App:
+        handle = self.handle
+
+        async def entering(scope: Any, receive: Any, send: Any) -> Any:
+            return await handle(scope=scope, receive=receive, send=send, next_app=app)
+
+        return entering
+
+    async def handle(self, scope: Any, receive: Any, send: Any, next_app: App) -> Any:
+        return await self.part.act(Call(scope, receive, send, next_app, self.part))
+
+
 def _wrapped(function: Any) -> Any:
     @functools.wraps(function)
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -903,6 +921,7 @@ FORMS |= {
     "frozen dataclass": Form(Frozen, ("Frozen",)),
     "slotted dataclass": Form(Slotted, ("Slotted",)),
     "bound method": Form(lambda part, app: Method(part, app).handle, ("Method",)),
+    "function made by an object": Form(lambda part, app: Made(part)(app), ("Made",)),
     "decorated call": Form(Decorated, ("Decorated",)),
     "wrapt decorator on the call": Form(WraptCall, ("WraptCall",)),
     "wrapt proxy round the inside": Form(Proxy, ("Proxy",)),

@@ -7,8 +7,9 @@ import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from time import perf_counter_ns
 from typing import Any
@@ -20,7 +21,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route, Router
 
 from pytest_mwbudget.asgi import loops, tracing
@@ -472,12 +473,15 @@ def test_an_endpoint_that_calls_another_app_in_process() -> None:
     other = Noop(Noop(hello))
 
     async def endpoint(scope: Any, receive: Any, send: Any) -> None:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(other), base_url="http://other") as client:
+        # All transports share the default of their argument: so may the request of a test and this one.
+        transport = httpx.ASGITransport(other, client=scope["client"])
+        async with httpx.AsyncClient(transport=transport, base_url="http://other") as client:
             assert (await client.get("/")).text == "ok"
         await hello(scope, receive, send)
 
     async def plain(request: Any) -> PlainTextResponse:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(other), base_url="http://other") as client:
+        transport = httpx.ASGITransport(other, client=request.scope["client"])
+        async with httpx.AsyncClient(transport=transport, base_url="http://other") as client:
             return PlainTextResponse((await client.get("/")).text)
 
     assert "Noop" not in names_of(Starlette(routes=[Route("/", plain)]))
@@ -494,6 +498,68 @@ def test_a_layer_that_answers_by_itself() -> None:
         (None, "Slots", False),
         (None, "BoundMethod", False),
     ]
+
+
+class Made:
+    """A layer whose call makes a function that enters a method, as Litestar's `ASGIMiddleware` does."""
+
+    def __call__(self, app: App) -> App:
+        handle = self.handle
+
+        async def middleware(scope: Any, receive: Any, send: Any) -> None:
+            await handle(scope=scope, receive=receive, send=send, next_app=app)
+
+        return middleware
+
+    async def handle(self, scope: Any, receive: Any, send: Any, next_app: App) -> None:
+        await next_app(scope, receive, send)
+
+
+class MadeAnswering(Made):
+    async def handle(self, scope: Any, receive: Any, send: Any, next_app: App) -> None:
+        await Response(status_code=401)(scope, receive, send)
+
+
+def test_an_object_and_the_function_that_it_made_are_one_layer() -> None:
+    assert names_of(Made()(Noop(Made()(Slots(Endpoint()))))) == ["Made#1", "Noop", "Made#2", "Slots"]
+
+
+def test_a_layer_that_gets_the_inner_app_as_an_argument_answers_by_itself() -> None:
+    stack = stack_of(Noop(MadeAnswering()(Made()(Noop(Slots(Endpoint()))))), expect_status=401)
+    assert stack.endpoint is None
+    assert [(layer.name, layer.entered) for _, layer in stack.layers] == [
+        ("Noop#1", True),
+        ("MadeAnswering", True),
+        ("Made", False),
+        ("Noop#2", False),
+        ("Slots", False),
+    ]
+
+
+class Aliased(Noop):
+    async def dispatch(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+
+    __call__ = dispatch
+
+
+def test_a_layer_below_a_route_may_be_called_by_an_alias() -> None:
+    assert "Aliased" in names_of(Starlette(routes=[Mount("/", app=Aliased(hello))]))
+
+
+@asynccontextmanager
+async def span(scope: Any, receive: Any, send: Any) -> AsyncIterator[None]:
+    yield
+
+
+class Spanning(Noop):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async with span(scope, receive, send):
+            await self.app(scope, receive, send)
+
+
+def test_a_context_manager_that_takes_the_request_is_no_layer() -> None:
+    assert names_of(Spanning(Noop(hello))) == ["Spanning", "Noop"]
 
 
 class Entering(Noop):

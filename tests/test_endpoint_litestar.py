@@ -17,7 +17,7 @@ from pytest_mwbudget.model.results import Measurement
 from pytest_mwbudget.model.stack import owner_of, parts_of
 from pytest_mwbudget.timing.probes import Probes
 
-from .apps import Noop, caller, discovered, measured, needs, stack_of
+from .apps import Noop, caller, discovered, measured, names_of, needs, stack_of
 from .conftest import needs as needs_package
 from .endpoints import costs, spin, work
 from .test_endpoint import number, rows
@@ -27,6 +27,11 @@ needs_package("litestar", "its endpoints are opened", group="frameworks")
 
 from litestar import Litestar  # noqa: E402
 from litestar.middleware import DefineMiddleware  # noqa: E402
+
+try:
+    from litestar.middleware import ASGIMiddleware
+except ImportError:
+    ASGIMiddleware = None  # type: ignore[assignment, misc]
 
 from .endpoints_litestar import HANDLERS, app  # noqa: E402
 from .readings import readings  # noqa: E402
@@ -46,6 +51,27 @@ def test_the_parts_of_a_route_with_dependencies_guards_and_hooks() -> None:
         *("routing", "framework", "validate", "guard", "before", "base", "coroutine", "inline", "generator"),
         *("after", "last", "handler", "serialize", "respond", "background"),
     ]
+
+
+@pytest.mark.skipif(ASGIMiddleware is None, reason="it came with litestar 2.15")
+def test_a_middleware_of_litestar_is_one_layer_also_if_it_answers() -> None:
+    class Passing(ASGIMiddleware):  # type: ignore[misc, unused-ignore]
+        async def handle(self, scope: Any, receive: Any, send: Any, next_app: Any) -> None:
+            await next_app(scope, receive, send)
+
+    class Refusing(ASGIMiddleware):  # type: ignore[misc, unused-ignore]
+        async def handle(self, scope: Any, receive: Any, send: Any, next_app: Any) -> None:
+            await send({"type": "http.response.start", "status": 401, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+    through = Litestar(HANDLERS, openapi_config=None, logging_config=None, middleware=[Passing(), Passing()])
+    assert [name for name in names_of(through, "/view") if "Passing" in name] == ["Passing#1", "Passing#2"]
+    assert not any(name.startswith("function") for name in names_of(through, "/view"))
+    refusing = Litestar(HANDLERS, openapi_config=None, logging_config=None, middleware=[Refusing(), Passing()])
+    stack = stack_of(refusing, "/view", expect_status=401)
+    assert stack.endpoint is None
+    entered = {layer.name: layer.entered for _, layer in stack.layers}
+    assert (entered["Refusing"], entered["Passing"]) == (True, False)
 
 
 def test_routing_outside_a_middleware_is_no_part() -> None:

@@ -179,7 +179,7 @@ class AsksTrio(Noop):
 class CallsLater(Noop):
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         loop = asyncio.get_running_loop()
-        loop.call_later(0, work)
+        loop.call_later(delay=0, callback=work)
         loop.call_at(loop.time(), no_op)
         await self.app(scope, receive, send)
         await asyncio.sleep(0.001)
@@ -449,7 +449,7 @@ def test_a_handle_can_be_cancelled_and_keeps_its_context() -> None:
         context.run(variable.set, "inside")
         loop.call_soon(lambda: seen.append("never")).cancel()
         loop.call_soon(lambda text: seen.append(text + variable.get()), "given ", context=context)
-        loop.call_later(0, lambda: seen.append(variable.get())).when()
+        loop.call_later(delay=0, callback=lambda: seen.append(variable.get())).when()
         await asyncio.sleep(0.001)
         await respond(send)
 

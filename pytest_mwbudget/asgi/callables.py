@@ -138,11 +138,32 @@ def method_name(owner: object, code: CodeType) -> str | None:
     """Return the name under which `code` is a method of `owner`, None when it is no method of it."""
     if owner is None:
         return None
-    for cls in bases(type(owner)):
-        for name, attribute in names_in(cls).items():
-            if any(function.__code__ is code for function in functions_behind(attribute)):
-                return name
+    named = ((name, attribute) for cls in bases(type(owner)) for name, attribute in names_in(cls).items())
+    # An alias may stand before `__call__`.
+    for name, attribute in (("__call__", of_type(owner, "__call__")), *named):
+        if any(function.__code__ is code for function in functions_behind(attribute)):
+            return name
     return "__call__" if code.co_name == "__call__" else None
+
+
+def maker_of(function: object) -> object | None:
+    """Return the object in whose method a function was made, None without one.
+
+    The function holds it as `self`, or a method of it under the method's name. What it holds under another name, such
+    as `app`, may be another object of the class.
+    """
+    if type(function) is not FunctionType:
+        return None
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        value = cell_value(cell)
+        if name != "self" and not (type(value) is MethodType and value.__name__ == name):
+            continue
+        owner = value.__self__ if type(value) is MethodType else value
+        methods = (attribute for cls in bases(type(owner)) for attribute in names_in(cls).values())
+        codes = (made.__code__ for attribute in methods for made in functions_behind(attribute))
+        if any(constant is function.__code__ for code in codes for constant in code.co_consts):
+            return owner
+    return None
 
 
 def module_and_name(value: object) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from ..interpreter.code_patching import is_plain
 from ..model.stack import EntryIndex, Kind, outwards
 from . import loops
 from .app import Observer
-from .callables import is_function, is_response, kind_of, method_name
+from .callables import is_function, is_response, kind_of, maker_of, method_name
 from .calls import Key, Spot
 from .layers import ELSEWHERE, OUTLIVES, UNSEEN, held_app, is_entered_again, with_layers
 from .parts import with_parts
@@ -264,6 +264,9 @@ def _layer_calls(trace: Trace) -> list[TracedCall]:
             kept.append(call)
             continue
         lead, parent, code = call.call.lead, call.parent, call.frame.f_code
+        # A middleware of Litestar is an object that makes a function, which calls a method of the object.
+        if parent is not None and lead is not None and maker_of(parent.function) is lead:
+            parent.callee = lead
         method = method_name(lead, code)
         # `super().__call__`, `Router.app`, a decorated or patched method.
         own = parent is not None and lead is not None and parent.callee is lead

@@ -11,7 +11,7 @@ from types import MethodType
 from ..model.stack import ENDPOINT, OUTERMOST, EntryIndex, Layer, RowIndex, outwards, parts_of
 from ..model.stack import OUTSIDE as OUTSIDE_ROW
 from . import loops
-from .callables import held_values, is_function, kind_of, looks_asgi, reached, without_transparent_proxies
+from .callables import held_values, is_function, kind_of, looks_asgi, maker_of, reached, without_transparent_proxies
 from .naming import aliases_of, display_name, numbered, qualname_of
 from .origins import origin_of
 from .stack import Entry, HandedOn, Stack
@@ -221,7 +221,8 @@ def _not_entered(entries: Sequence[Entry]) -> Iterator[object]:
         if following is None:
             return
         seen.add(id(inner))
-        yield inner.func if type(inner) is functools.partial else inner
+        maker = maker_of(inner)
+        yield maker if maker is not None else inner.func if type(inner) is functools.partial else inner
         inner = following
 
 
@@ -232,7 +233,9 @@ def _inner_app(entries: Sequence[Entry]) -> object | None:
     may enter another app where it is entered again.
     """
     innermost = entries[-1]
-    bound = [value for spot, value in innermost.call.others() if spot in innermost.telling]
+    bound = [value for _, value in innermost.call.others()]
+    if is_function(innermost.function):  # of an object that made it
+        bound += held_values(innermost.function)
 
     def not_entered_in(app: object) -> Iterable[object]:
         return () if _is_entered(app, entries) else _held_apps(app)

@@ -27,7 +27,8 @@ from .opening import Opening, Step
 # Put into the scope of the traced request. A request that the app makes to another app has a scope without it.
 TRACE_KEY = "pytest_mwbudget.trace"
 # Keys of a scope whose values belong to one request: two scopes that share such an object are of the same request.
-REQUEST_KEYS = ("headers", "state", "client", "server", "asgi", "extensions")
+# All transports of httpx share the tuple of the client, and a server may have one tuple for all requests.
+REQUEST_KEYS = ("headers", "state", "asgi", "extensions")
 
 _numbers = count(1)
 _START_OF_THREAD = threading.Thread.start.__code__
@@ -187,7 +188,9 @@ class Trace:
         if code not in self._parameters:
             enough = code.co_argcount + code.co_kwonlyargcount >= 3
             starred = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
-            self._parameters[code] = Parameters.of(code) if enough or starred else None
+            generates = code.co_flags & (inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR)
+            awaitable = not generates or code.co_flags & inspect.CO_ITERABLE_COROUTINE
+            self._parameters[code] = Parameters.of(code) if (enough or starred) and awaitable else None
         return self._parameters[code]
 
     def _surroundings(self, frame: FrameType) -> tuple[TracedCall | None, object, bool]:

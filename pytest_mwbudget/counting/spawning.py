@@ -369,7 +369,9 @@ class Spawning:
     def _making(self, caller: Owner, wrap: Callable[[Any], Any], function: Callable[..., Any]) -> Callable[..., Any]:
         """Return what calls a function for the caller, and wraps the coroutine that the function makes."""
 
-        def making(_: Owner, /, *arguments: Any, **named: Any) -> Any:
+        def making(charged: Owner, /, *arguments: Any, **named: Any) -> Any:
+            if charged == NOBODY:  # the run is over
+                return function(*arguments, **named)
             coro = self.core.run(caller, function, *arguments, **named)
             return wrap(coro) if is_awaitable(coro) else coro
 

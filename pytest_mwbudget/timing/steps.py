@@ -160,16 +160,7 @@ class Steps:
             what = logged(callback, *arguments) if get_ident() == thread else (callback, *arguments)
             return call_soon_threadsafe(*what, context=context)
 
-        def then(method: Callable[..., Any]) -> Callable[..., Any]:
-            """Return a function that schedules as a method does whose first argument is a delay, a time or a file."""
-
-            def schedule(when: Any, callback: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-                return method(when, *logged(callback, *arguments), **named)
-
-            return schedule
-
-        others = {name: then(getattr(loop, name)) for name in ("call_later", "call_at", "add_reader", "add_writer")}
-        return {"call_soon": soon, "call_soon_threadsafe": threadsafe, **others}
+        return {"call_soon": soon, "call_soon_threadsafe": threadsafe, **_later(loop, logged)}
 
     def _constructing(self, constructor: Callable[..., Any]) -> Callable[..., Any]:
         """Return the constructor of tasks whose first step runs inside it, as a part of what the caller does."""
@@ -284,3 +275,25 @@ class _Instrument:
         if task is self.over:
             self.over = None
             self.steps.tasks.pop(task, None)
+
+
+def _later(loop: asyncio.AbstractEventLoop, logged: Callable[..., tuple[Any, ...]]) -> dict[str, Callable[..., Any]]:
+    """Return functions that schedule as the loop's methods do whose first argument is a delay, a time or a file.
+
+    They have the names of the methods' parameters.
+    """
+    call_later, call_at, add_reader, add_writer = loop.call_later, loop.call_at, loop.add_reader, loop.add_writer
+
+    def later(delay: Any, callback: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        return call_later(delay, *logged(callback, *arguments), **named)
+
+    def at(when: Any, callback: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        return call_at(when, *logged(callback, *arguments), **named)
+
+    def reader(fd: Any, callback: Callable[..., Any], *arguments: Any) -> Any:
+        return add_reader(fd, *logged(callback, *arguments))
+
+    def writer(fd: Any, callback: Callable[..., Any], *arguments: Any) -> Any:
+        return add_writer(fd, *logged(callback, *arguments))
+
+    return {"call_later": later, "call_at": at, "add_reader": reader, "add_writer": writer}
