@@ -558,6 +558,12 @@ def test_a_slow_app_is_observed_in_few_requests(monkeypatch: pytest.MonkeyPatch)
             404,
         ),
         ({"statuses": {"200": 9, "500": 1}}, LookupError("no row"), "*, 1 answered 500, *LookupError: no row*", 500),
+        (
+            {"statuses": {"200": 9}},
+            LookupError("late"),
+            "all 9 requests of 3 clients answered 200; the app raised LookupError: late",
+            None,
+        ),
         ({"error": "the server was silent"}, None, "with 3 clients, the server was silent. Under load *", None),
     ],
 )

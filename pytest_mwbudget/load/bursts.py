@@ -248,17 +248,18 @@ class _Driver:
         figures = await self.sent(self.under.clients, requests)
         worked = None if cpu is None else (self._cpu_ns() or 0) - cpu
         queued = 0 if waited is None or self.arms.stack.threads else (waited_ns() or 0) - waited
+        answered, all_ns = sum(figures["statuses"].values()), figures["all_ns"]
         return Burst(
             request_us=figures["ns"] / requests / 1000,
             latencies_us=sorted(latency_ns / 1000 for latency_ns in figures["latencies_ns"]),
             gauges=(max(gauge, self._gauge()), float(max(figures["gauges_ns"]))),
-            queued=queued / figures["ns"],
-            starved=figures["waited_ns"] / figures["ns"],
-            working_us=None if worked is None else worked / requests / 1000,
-            sending=figures["worked_ns"] / figures["ns"],
-            collecting_us=(self.garbage.ns - garbage.ns) / requests / 1000,
-            full_us=(self.garbage.full_ns - garbage.full_ns) / requests / 1000,
-            collections=(self.garbage.collections - garbage.collections) / requests,
+            queued=queued / all_ns,
+            starved=figures["waited_ns"] / all_ns,
+            working_us=None if worked is None else worked / answered / 1000,
+            sending=figures["worked_ns"] / all_ns,
+            collecting_us=(self.garbage.ns - garbage.ns) / answered / 1000,
+            full_us=(self.garbage.full_ns - garbage.full_ns) / answered / 1000,
+            collections=(self.garbage.collections - garbage.collections) / answered,
         )
 
     def _gauge(self) -> float:
@@ -271,15 +272,19 @@ class _Driver:
     async def sent(self, clients: int, requests: int) -> dict[str, Any]:
         """Send requests and check all responses. Raises ResponseError, whose cause is what the app raised, if known."""
         figures = await self.process.burst(clients, requests)
-        self.requests += requests
+        statuses: dict[str, int] = figures.get("statuses", {})
+        answered = sum(statuses.values())
+        self.requests += max(requests, answered)
         self.served.check()
         status = self.caller.status
-        others = {int(other): number for other, number in figures.get("statuses", {}).items() if int(other) != status}
+        others = {int(other): number for other, number in statuses.items() if int(other) != status}
         if "error" in figures:
             wrong = f"with {clients} clients, {figures['error']}"
         elif others:
             listed = ", ".join(f"{number} answered {other}" for other, number in sorted(others.items()))
-            wrong = f"of {requests} requests of {clients} clients, {listed}, not {status}"
+            wrong = f"of {answered} requests of {clients} clients, {listed}, not {status}"
+        elif self.served.raised:
+            wrong = f"all {answered} requests of {clients} clients answered {status}"
         else:
             return figures
         raised = next(iter(self.served.raised), None)

@@ -7,8 +7,9 @@ It imports nothing but the standard library. The first line of standard input is
 further line asks for a burst: `clients` and `requests`. Each client sends a request as soon as its last one is
 answered.
 
-The answer to a burst is one line: `ns` from the first request to the last response, `statuses` with their numbers,
-`latencies_ns` without the first request of each client (unless there are few), `gauges_ns` of a fixed piece of work
+The answer to a burst is one line: `ns` from the first request to the response with the number `requests`, `all_ns` to
+the last one, `statuses` with their numbers, `latencies_ns` without the first request of each client (unless there are
+few), `gauges_ns` of a fixed piece of work
 before and after, `waited_ns`, the time that this process was ready to run and had no core, and `worked_ns`, the time
 that it worked; or `error`.
 
@@ -27,6 +28,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from math import inf
 from typing import Any
 
 LOOK_S = 1.0
@@ -58,6 +60,8 @@ class Client:
         self.socket: socket.socket | None = None
         self.sent_ns = 0
         self.reused = False
+        # Whether the request under way is the first one of a burst.
+        self.first = False
         self._data = b""
         self._chunk = self._skip = self._answer = self._final = 0
 
@@ -190,7 +194,8 @@ class Generator:
         self.clients: list[Client] = []
         self.statuses: dict[int, int] = {}
         self.latencies: list[int] = []
-        self.unsent = self.done = 0
+        self.wanted = self.done = self.open = 0
+        self.unsent = 0.0
         self.last_ns = 0
 
     def burst(self, clients: int, requests: int) -> dict[str, Any]:
@@ -206,6 +211,7 @@ class Generator:
         gauges.append(gauge_ns())
         return {
             "ns": self.last_ns - begin_ns,
+            "all_ns": time.perf_counter_ns() - begin_ns,
             "statuses": self.statuses,
             "latencies_ns": self.latencies,
             "gauges_ns": gauges,
@@ -214,7 +220,11 @@ class Generator:
         }
 
     def _sent(self, count: int, requests: int) -> int:
-        """Send all requests and take their responses. Returns when the first was sent."""
+        """Send requests and take all their responses. Returns when the first was sent.
+
+        The burst is timed until `requests` have been answered. Where each client sends two and more, all go on sending
+        until then, so that no client idles while a slow response is awaited; what is open then is answered too.
+        """
         request, bodiless = self.plan["request"].encode("latin-1"), self.plan["bodiless"]
         while len(self.clients) < count:
             self.clients.append(Client(self.plan["port"], request, self.heads, bodiless=bodiless))
@@ -223,15 +233,17 @@ class Generator:
             self._close(client)  # the server has ended it meanwhile
         for client in group:
             self._connect(client)
-        self.statuses, self.latencies, self.done, self.unsent = {}, [], 0, requests - len(group)
+        steady = requests >= 2 * len(group)
+        self.statuses, self.latencies, self.done, self.wanted, self.open = {}, [], 0, requests, len(group)
+        self.unsent = inf if steady else requests - len(group)
         begin_ns = time.perf_counter_ns()
         for client in group:
+            # The first requests of a burst arrive all at once, and find no others before them.
+            client.first = steady
             self._send(client)
-        # The first requests of a burst arrive all at once, and find no others before them.
-        ramp = len(group) if requests >= 2 * len(group) else 0
         silent_s = self.plan["silent_s"]
         look_s, quiet_since = min(LOOK_S, silent_s), time.monotonic()
-        while self.done < requests:
+        while self.open:
             ready = self.selector.select(look_s)
             if ready:
                 quiet_since = time.monotonic()
@@ -240,10 +252,10 @@ class Generator:
             elif time.monotonic() - quiet_since > silent_s:
                 raise BurstError(f"the server was silent for {silent_s:g} s")
             for key, _ in ready:
-                self._take(key.data, ramp)
+                self._take(key.data)
         return begin_ns
 
-    def _take(self, client: Client, ramp: int) -> None:
+    def _take(self, client: Client) -> None:
         if not client.sent_ns:  # all its requests are answered, and the server has ended the connection
             self._close(client)
             return
@@ -255,15 +267,20 @@ class Generator:
         if status < 0:
             self._send(client)
             return
-        now_ns = self.last_ns = time.perf_counter_ns()
+        now_ns = time.perf_counter_ns()
         client.reused = True
         latency_ns, client.sent_ns = now_ns - client.sent_ns, 0
         self.done += 1
+        self.open -= 1
         self.statuses[status] = self.statuses.get(status, 0) + 1
-        if self.done > ramp:
+        if not client.first:
             self.latencies.append(latency_ns)
-        if self.unsent:
+        client.first = False
+        if self.done <= self.wanted:
+            self.last_ns = now_ns
+        if self.unsent and self.done < self.wanted:
             self.unsent -= 1
+            self.open += 1
             self._send(client)
 
     def _send(self, client: Client) -> None:
