@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import shutil
 import sys
@@ -27,16 +28,21 @@ from .storage.history import read as read_history
 from .storage.merged_run import merged_run
 from .storage.saved_runs import files_in, read
 
+# What a shell says of a program whose reader has closed the pipe. A gate must not pass for that.
+BROKEN_PIPE = 141
 # Wider text is hard to read.
 MOST_COLUMNS = 100
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit status: 2 after an error; `measure` and `compare` have others, too."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # where an arrow cannot be written, the figures can
     command_line = _parsed(arguments)
     status = 0
     try:
         if command_line.command in ("measure", "load", "compare", "versus", "doctor"):
+            status = BROKEN_PIPE  # until the command has told its own
             status = import_module(f".commands.{command_line.command}", __package__).main(vars(command_line))
         elif command_line.command == "budgets":
             from .commands import budgets

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +47,21 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def files() -> tuple[str, str]:
     return write("a.json", ("t", BEFORE), ("u", OTHER)), write("b.json", ("t", AFTER), ("u", OTHER))
+
+
+def test_other_files_of_this_package_in_a_directory_are_passed_over(files: tuple[str, str]) -> None:
+    Path("before").mkdir()
+    Path("a.json").rename("before/a.json")
+    Path("before/mw-budgets.json").write_text('{"schema": "pytest-mwbudget-limits/1"}')
+    Path("before/history.json").write_text('{"schema": "pytest-mwbudget-history/1"}')
+    assert main(["compare", "before", "b.json"]) == 0
+
+
+def test_a_figure_is_printed_where_an_arrow_cannot_be(files: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="cp1252", write_through=True))
+    assert main(["compare", *files]) == 0
+    assert b"Auth: objects 512 \\u2192 518 (+6)" in written.getvalue()
 
 
 def test_each_row_has_both_figures_the_change_and_a_word(
@@ -97,7 +115,7 @@ def test_the_markdown_has_what_grew_and_the_requests_that_changed(files: tuple[s
 
 def test_the_markdown_fits_into_a_comment_and_says_what_it_left_out() -> None:
     before, after = (merged({"a": stored(*((f"t{n}", side) for n in range(400)))}) for side in (BEFORE, AFTER))
-    text = gfm.render(for_page(compare(before, after), Since("a")), 20_000, left_out)
+    text = gfm.render(for_page(compare(before, after), Since("a")), 20_000, partial(left_out, "mwbudget compare"))
     assert 15_000 < len(text.encode()) <= 20_000
     assert "more sections are left out: there is no room here." in text
 

@@ -376,6 +376,43 @@ def test_of_a_file_that_was_collected_in_part_nothing_is_removed(project: Projec
     assert project.file.read_text(encoding="utf-8") == text
 
 
+def test_a_test_that_is_marked_late_is_not_unused(project: Project) -> None:
+    """By another plugin, or while it runs."""
+    late = """
+
+import pytest
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.name == "test_two":
+            item.add_marker("mw_budget")
+"""
+    tests = """
+import pytest
+
+@pytest.mark.mw_budget
+def test_one(mw_budget):
+    mw_budget.get("/one")
+
+def test_two(request):
+    request.getfixturevalue("mw_budget").get("/two")
+
+def test_three(request):
+    request.node.add_marker("mw_budget")
+    request.getfixturevalue("mw_budget").get("/three")
+"""
+    project.pytester.makeconftest(CONFTEST + late)
+    project.pytester.makepyfile(test_app=tests)
+    project.run(*UPDATE).assert_outcomes(passed=3)
+    text = project.file.read_text(encoding="utf-8")
+    assert "test_three" in text
+    for arguments in ((), UPDATE):
+        result = project.run(*arguments)
+        result.assert_outcomes(passed=3)
+        result.stdout.no_fnmatch_line("*no test uses*")
+        assert project.file.read_text(encoding="utf-8") == text
+
+
 def test_a_skipped_test_is_not_unused(project: Project) -> None:
     project.recorded()
     text = project.file.read_text(encoding="utf-8")

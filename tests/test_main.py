@@ -270,11 +270,14 @@ def test_it_is_a_command_of_the_package(stored: str) -> None:
     assert error.startswith("error: 'missing.json' cannot be read: ")
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(stored: str) -> None:
-    process = command("render", stored)
+@pytest.mark.parametrize(("arguments", "status"), [(("render",), 0), (("compare",), 141)])
+def test_a_reader_that_has_seen_enough_is_no_error_and_no_verdict(
+    stored: str, arguments: tuple[str, ...], status: int
+) -> None:
+    process = command(*arguments, *[stored] * (1 + (arguments == ("compare",))))
     assert process.stdout is not None
     process.stdout.close()
     assert process.stderr is not None
     with process.stderr:
         assert process.stderr.read() == ""
-    assert process.wait() == 0
+    assert process.wait() == status

@@ -98,7 +98,7 @@ def test_an_interrupt_while_a_process_starts_ends_it_too(monkeypatch: pytest.Mon
             begun.append(self)
             signal.raise_signal(number)
 
-    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    monkeypatch.setattr(processes, "Popen", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(["sleep", "60"], Path.cwd())
     assert begun[0].returncode is not None

@@ -609,6 +609,21 @@ def test_it():
 
 
 @pytest.mark.usefixtures("untimed")
+def test_the_second_run_of_a_test_has_its_whole_time_limit(suite: pytest.Pytester) -> None:
+    """pytest-timeout starts one timer for both runs, and after it has ended the first one there is none."""
+    needs("pytest_timeout", reason="it sets the limit", group="suites")
+    tests = """
+import time
+
+@pytest.mark.timeout(1.5)
+def test_stuck(client):
+    client.get("/health")
+    time.sleep(20)
+"""
+    survey(suite, tests, "-p", "timeout").assert_outcomes(failed=1)
+
+
+@pytest.mark.usefixtures("untimed")
 def test_a_test_with_a_time_limit_keeps_most_of_it(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     needs("pytest_timeout", reason="it sets the limit", group="suites")
     # With the real least time the limit would be so short that a busy machine exceeds it.

@@ -14,7 +14,7 @@ from pytest_mwbudget.comparison.allowed import parsed
 from pytest_mwbudget.errors import VersusError
 from pytest_mwbudget.processes import Ended, TimeOverError
 from pytest_mwbudget.versus import sides
-from pytest_mwbudget.versus.comparing import PAIRS_OF_COUNTS, TIME_S, Comparing
+from pytest_mwbudget.versus.comparing import PAIRS_OF_COUNTS, TIME_S, Comparing, _check
 from pytest_mwbudget.versus.order import Statement
 from pytest_mwbudget.versus.sides import Ran, Side
 
@@ -24,7 +24,7 @@ from .test_pairs import process, result
 pytestmark = pytest.mark.once
 
 PLACE = Path()
-BASE, HEAD = (Side(name, PLACE, PLACE, PLACE, []) for name in ("base", "HEAD"))
+BASE, HEAD = (Side(name, Path(name), PLACE, PLACE, []) for name in ("base", "HEAD"))
 TOLD = Statement(own=["app.py"], tests=["t::a"])
 
 
@@ -153,6 +153,13 @@ def test_a_failing_test_of_head_ends_it_with_the_output() -> None:
     world.told["HEAD"] = Statement(failed={"t::a": "assert 1 == 2"})
     with pytest.raises(VersusError, match=r"tests fail with HEAD.*t::a; correct them first. .*--prepare\noutput"):
         world.comparing().comparison()
+
+
+def test_a_failing_app_is_named_without_advice_for_commits() -> None:
+    here = Path("/here")
+    side = Side("B", here, here, here, [])
+    with pytest.raises(VersusError, match=r"tests fail with B, .*; correct them first\.\noutput"):
+        _check(side, Ran({}, Statement(failed={"t::a": "assert 1 == 2"}), "output"))
 
 
 def test_head_without_a_request_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def main(command_line: Mapping[str, Any]) -> int:
     comparison = compare(merged(before), merged(after), allowed)
     since = since_of(name, before, comparison)
     for page in files.values():
-        put(page, gfm.render(for_page(comparison, since), gfm.MAX_COMMENT, left_out))
+        put(page, gfm.render(for_page(comparison, since), gfm.MAX_COMMENT, partial(left_out, "mwbudget compare")))
     for line in lines.render(for_terminal(comparison, since), shutil.get_terminal_size().columns):
         print(line.text)
     return FAILED if since.grown else PASSED

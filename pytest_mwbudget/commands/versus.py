@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..errors import SettingError
 from ..interpreter.clocks import perf_counter
 from ..processes import endings_interrupt
 from ..report import gfm, lines
+from ..report.comparison import left_out
 from ..report.versus import Versus, document
 from ..session.artifacts import MARKDOWN, put
 from ..versus.comparing import Comparing
@@ -42,7 +44,7 @@ def main(command_line: Mapping[str, Any]) -> int:
             comparison, interrupted = _commits(command_line, allowed, end_s)
     report = document(comparison)
     for path in files.values():
-        put(path, gfm.render(report))
+        put(path, gfm.render(report, gfm.MAX_COMMENT, partial(left_out, "mwbudget versus")))
     for line in lines.render(report, shutil.get_terminal_size().columns):
         print(_coloured(line))
     if interrupted:

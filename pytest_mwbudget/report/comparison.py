@@ -75,10 +75,10 @@ def for_page(comparison: Comparison, since: Since) -> Section:
     return Section(title, blocks, level=2)
 
 
-def left_out(number: int, of: int) -> Text:
-    """Say how many sections of a page were left out."""
+def left_out(command: str, number: int, of: int) -> Text:
+    """Say how many sections of a page were left out; the command prints them."""
     reason = f"{number} more sections are left out: there is no room here. "
-    return reason, Code("mwbudget compare"), " prints them all."
+    return reason, Code(command), " prints them all."
 
 
 def of_run(since: Since, failing: Sequence[tuple[str, Result]]) -> Section:

@@ -163,6 +163,7 @@ class Survey:
         self._alike: dict[tuple[str, ...], int] = {}
         self._latest: tuple[str, ...] = ()
         self._unexamined = 0
+        self._timer: tuple[pytest.Item, Any] | None = None
 
     def run(self) -> SurveyRun:
         """Return what the whole run has spent."""
@@ -221,6 +222,20 @@ class Survey:
         finally:
             self.claims.add(Sums(tests=1, unexamined=self._unexamined))
 
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_timeout_set_timer(self, item: pytest.Item, settings: Any) -> None:
+        """Note with which settings pytest-timeout has started the timer of a test."""
+        self._timer = (item, settings)
+
+    def _restart_timer(self, item: pytest.Item) -> None:
+        """Give the second run of a test its whole time limit: pytest-timeout starts one timer for both runs."""
+        if self._timer is None or self._timer[0] is not item:
+            return
+        settings = self._timer[1]
+        if not settings.func_only:
+            self.config.hook.pytest_timeout_cancel_timer(item=item)
+            self.config.hook.pytest_timeout_set_timer(item=item, settings=settings)
+
     def _reports(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
         properties, markers = list(item.user_properties), list(item.own_markers)
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
@@ -230,6 +245,7 @@ class Survey:
         item.user_properties[:] = properties
         item.own_markers[:] = markers  # without those that the test added
         item._report_sections.clear()
+        self._restart_timer(item)
         again = runtestprotocol(item, log=False, nextitem=nextitem)
         if not any(report.failed for report in again):
             self.repeated.append(RepeatedTest(item.nodeid, _cause(failed)))

@@ -67,7 +67,8 @@ def _is_result(path: Path) -> bool:
         data = _json(path)
     except MwBudgetError:
         return False
-    return isinstance(data, dict) and str(data.get("schema", "")).startswith(SCHEMA.partition("/")[0])
+    # Of any version: files of limits and histories have schemas of their own.
+    return isinstance(data, dict) and str(data.get("schema", "")).partition("/")[0] == SCHEMA.partition("/")[0]
 
 
 def stored_runs(source: Path, name: str | None = None) -> dict[str, MeasuredRun]:

@@ -121,7 +121,7 @@ class Comparing:
         new = side.name not in self.ran
         self.ran[side.name] = ran
         if new and side is self.head:
-            _check_head(ran)
+            _check(side, ran)
             self.first(ran.statement)
         self.check(side, ran)
 
@@ -149,19 +149,20 @@ class Comparing:
         return remarks
 
 
-def _check_head(ran: Ran) -> None:
-    head = ran.statement
-    if head.failed:
+def _check(side: Side, ran: Ran) -> None:
+    """Refuse a side whose tests fail, or that measured nothing."""
+    if ran.statement.failed:
+        checked_out = side.root != side.checkout
+        ignored = " If they pass in your clone, they may need files that git ignores: make these with --prepare"
         raise VersusError(
-            f"tests fail with HEAD, so its figures may be for another response: {listed(head.failed)}; correct"
-            " them first. If they pass in your clone, they may need files that git ignores: make these with --prepare"
-            f"\n{ran.output}",
+            f"tests fail with {side.name}, so its figures may be for another response: {listed(ran.statement.failed)};"
+            f" correct them first.{ignored if checked_out else ''}\n{ran.output}",
             message_id="versus-side",
         )
     if not ran.process:
         reasons = "".join(f"\n{reason}" for reason in ran.left_out)
         raise VersusError(
-            "HEAD measured no request; mark a test with mw_budget, or give requests after --, for example"
+            f"{side.name} measured no request; mark a test with mw_budget, or give requests after --, for example"
             f" -- --mw-budget-app=myapp.main:app{reasons}\n{ran.output}",
             message_id="versus-side",
         )

@@ -48,7 +48,8 @@ class Origin:
             raise VersusError(
                 f"modules of this project were not imported from the checkout of {side.name}, so both sides could be"
                 f" the same code:{names}{more}\nInstall the project as editable (pip install -e .), and build"
-                " extensions in each checkout, for example with --prepare 'python setup.py build_ext --inplace'",
+                " extensions in each checkout, for example with --prepare 'python setup.py build_ext --inplace'."
+                " If addopts names a plugin of the project with -p, name it in pytest_plugins of a conftest.py instead",
                 message_id="versus-origin",
             )
         if not set(ran.statement.own) - self.laid_over:

@@ -38,7 +38,7 @@ from ...model.results import Recorded, RecordedLimit, Result, Verdict
 from ...model.stack import ENDPOINT, OUTSIDE, TOTAL
 from ...storage.codec import measured_run
 from ...timing.host_speed import processor
-from ..configuration import LIMITS, configured, enforced
+from ..configuration import LIMITS, configured, enforced, test_id
 from ..provenance import version_of
 from .kept_objects import KeptObjects, kept_objects, new_objects, place_of
 from .recount import SEEDS, Recount, RecountError, recount, recounted
@@ -340,7 +340,7 @@ COLLECTED = "mw_budget_collected"
 class Collected:
     """Which judged tests exist in the files that were collected as a whole.
 
-    `tests` are the ids of marked tests before any are deselected, `files` the collected files.
+    `tests` are the ids of marked tests, deselected ones included, `files` the collected files.
     """
 
     NAME = "mw-budget-collected"
@@ -359,14 +359,14 @@ class Collected:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, None, None]:
-        """Note the marked tests before other plugins leave some out."""
-        marked = [
-            item
-            for item in items
-            if item.get_closest_marker("mw_budget") or "mw_budget" in getattr(item, "fixturenames", ())
-        ]
-        self.tests.update(item.nodeid for item in marked)
+        """Note the marked tests, also those that other plugins leave out, and those that they mark."""
+        every = [*items]
         yield
+        self.tests.update(
+            test_id(item)
+            for item in every
+            if item.get_closest_marker("mw_budget") or "mw_budget" in getattr(item, "fixturenames", ())
+        )
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
