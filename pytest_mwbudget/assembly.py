@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from .analysis.budgeted import Bounded
 from .analysis.estimates import ALPHA
-from .analysis.growth import lasting, slope
+from .analysis.growth import STRETCHES, lasting, slope
 from .analysis.remarks import on_parts
 from .analysis.verdicts import NOT_ENTERED, judge_count
 from .analysis.ways import Ways, new_layers, note_on, why_changing
@@ -56,6 +56,8 @@ def trends(
         growth = slope(own_ns, requests.reference, ALPHA / len(rows))
         alive = [sum((request.retained.get(owner, Counter()) for owner in owners), Counter()) for request in charges]
         why_unknown = why_not or next(filter(None, map(too_low.get, owners)), None)
+        if len(charges) < STRETCHES:
+            why_unknown = why_unknown or "there were too few requests to follow what they keep"
         kinds = {} if why_unknown else lasting(alive)
         why = {"us_per_1000": "there were too few requests from quiet moments"} if growth is None else {}
         if why_unknown:

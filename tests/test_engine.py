@@ -165,6 +165,8 @@ class Server:
     schedule: Schedule = SCHEDULE
     estimate: Callable[..., Estimates] = estimate
     judge: Judge = judge
+    # Whether this request shares the time of a run with others.
+    divided: bool = False
     requests: int = 0
 
     def measure(self, layers: list[Middleware], method: str = "GET", **settings: Any) -> Measurement:
@@ -183,6 +185,7 @@ class Server:
             schedule=self.schedule,
             estimate=self.estimate,
             judge=self.judge,
+            divided=self.divided,
         )
         request = build_request(method, "/", {})
         return asyncio.run(measure(app, request, Settings(**settings), environment))
@@ -485,6 +488,39 @@ def test_a_cost_that_wavers_about_its_budget_is_undecided_when_the_time_is_over(
     assert report.verdict == "undecided"
     assert "the interval" in reason(report)
     assert measurement.effort.seconds == pytest.approx(0.1, rel=0.1)
+
+
+@pytest.mark.parametrize(("us", "watched_s", "verdict"), [(50, 0.0, "undecided"), (50, 9.0, "fail"), (99, 0.0, "pass")])
+def test_no_failure_counts_in_the_little_time_that_a_run_leaves_one_request(
+    us: float, watched_s: float, verdict: Verdict
+) -> None:
+    server = Server(machine=Machine(known_ns=1e9, watched_s=watched_s), divided=True)
+    layers = [Middleware(Costly, clock=server.clock, before=90)]
+    report = server.measure(layers, budgets=Budgets({"us": us}), max_time_s=0.4).layer("Costly")
+    assert report.verdict == verdict
+    if verdict == "undecided":
+        assert reason(report).startswith("a failure in 0.4 s may be the machine's: --mw-budget-max-time=")
+
+
+class TimesLater:
+    """Recorded limits of times, which judge the result."""
+
+    timed = True
+
+    def following(self, results: Any, route: str | None = None) -> Any:
+        return self
+
+    def judged(self, result: Any, crowded: str | None) -> Any:
+        return result
+
+
+def test_recorded_times_are_sampled_as_long_as_a_failure_needs() -> None:
+    for watched_s, least_s in ((0.0, SCHEDULE.watched_time_s), (9.0, SCHEDULE.failure_time_s)):
+        server = Server(machine=Machine(known_ns=1e9, watched_s=watched_s), precise=False)
+        layers = [Middleware(Costly, clock=server.clock, before=90)]
+        measurement = server.measure(layers, budgets=Budgets(), limits=TimesLater())
+        assert measurement.effort is not None
+        assert measurement.effort.seconds >= least_s
 
 
 def test_a_slow_machine_is_no_reason_to_fail() -> None:

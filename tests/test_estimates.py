@@ -823,8 +823,8 @@ def test_only_rows_with_hops_may_have_waited_and_each_as_often_as_it_hops() -> N
     taken = samples({-1: 5000, 0: 20_000, 1: 30_000, 2: 0}, {0: 1000, 1: 1000})
     taken.split.hops = [50_000.0] * 400
     taken.whole.hops = [60_000.0] * 200
-    estimates = estimate(taken, CHAIN, outside=False, look=1, hops=Hops({1: 2}, 3), best_hop_ns=40_000.0)
-    assert estimates.waits == {"total": near(60.0), 1: near(20.0)}
+    estimates = estimate(taken, CHAIN, outside=False, look=1, hops=Hops({1: 2}, 3, 1), best_hop_ns=40_000.0)
+    assert estimates.waits == {"total": near(60.0), 1: near(20.0), "outside": near(10.0)}
     assert estimated(taken, CHAIN).waits == {}
 
 

@@ -131,6 +131,8 @@ def test_growth_is_named_with_its_slope(
 
 def test_too_few_requests_tell_nothing() -> None:
     assert slope([1.0] * (FEWEST_REQUESTS - 1), [1.0] * (FEWEST_REQUESTS - 1), ALPHA) is None
+    late = [*range(FEWEST_REQUESTS), 100 * FEWEST_REQUESTS]  # one in the second half
+    assert slope([1.0] * len(late), [1.0] * len(late), ALPHA, late) is None
 
 
 def in_turns(chance: random.Random) -> list[int]:

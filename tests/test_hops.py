@@ -88,6 +88,7 @@ def hops_of(
     *,
     probeable: Sequence[int] | None = None,
     total: int | None = None,
+    outside: bool = False,
 ) -> Hops:
     """Find the hops of entries, each with its parent and whether it is in another thread.
 
@@ -106,6 +107,7 @@ def hops_of(
         probeable=range(len(entries)) if probeable is None else probeable,
         layers=[(index, SimpleNamespace(index=index)) for index in range(last)],
         endpoint=last,
+        outside=outside,
     )
     total = sum(threads.values()) if total is None else total
     counted = SimpleNamespace(
@@ -132,6 +134,12 @@ def test_a_row_whose_child_runs_in_another_thread_hops_there_and_further_in_back
 
 def test_the_hop_of_an_entry_without_a_probe_is_in_the_row_outside_it() -> None:
     assert hops_of([(None, False), (0, False), (1, True)], {}, probeable=[0, 2]) == Hops({0: 1}, 1)
+
+
+def test_a_hop_to_the_outermost_entry_is_outside_of_all_rows() -> None:
+    assert hops_of([(None, True), (0, True)], {}) == Hops({}, 1, 1)
+    # So is one of the app object, where that is no layer.
+    assert hops_of([(None, False), (0, True), (1, True)], {}, outside=True) == Hops({0: 1}, 1, 1)
 
 
 # ---- how much longer hops take ----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import platform
@@ -34,6 +35,18 @@ from .test_engine import Costly, Server
 pytestmark = pytest.mark.once
 
 # ---- the machine ------------------------------------------------------------------------------------------------
+
+
+def test_tools_that_refuse_blocking_calls_while_a_loop_runs_see_none_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(*arguments: Any) -> None:
+        assert asyncio._get_running_loop() is None  # type: ignore[attr-defined]
+
+    async def taken() -> None:
+        timing: Any = SimpleNamespace(environment=SimpleNamespace(hop=refusing))
+        assert (looks._interrupted(), looks.Timing._hop(timing, refusing)) == (None, None)
+
+    monkeypatch.setattr(host_speed, "waited_ns", refusing)
+    asyncio.run(taken())
 
 
 def test_a_steady_machine_has_no_slowdown() -> None:

@@ -13,6 +13,7 @@ from pytest_mwbudget.analysis.budgeted import Bounded, Together, bounded_rows
 from pytest_mwbudget.analysis.estimates import Estimates
 from pytest_mwbudget.analysis.judge import QUIET, Conditions, fails_above, judge
 from pytest_mwbudget.analysis.shares import SPLIT_ROOM
+from pytest_mwbudget.analysis.tails import percentile
 from pytest_mwbudget.analysis.verdicts import Look, judge_all, judge_count, seconds_needed
 from pytest_mwbudget.model.estimate import ZERO, Estimate
 from pytest_mwbudget.model.judged import Judged, Verdict, worst
@@ -530,3 +531,17 @@ def test_nobody_knows_how_long_when_the_estimate_is_on_the_budget_or_unbounded(f
 def test_what_the_method_may_be_wrong_by_takes_no_time_away() -> None:
     assert seconds_needed(Estimate(46, 39, 53), 50, 1.0, method_us=3.0) == pytest.approx(16.0)
     assert seconds_needed(Estimate(199, 196.7, 201.3), 200, 1.0, method_us=2.1) is None
+
+
+def test_a_busy_time_is_excused_by_the_speed_in_the_requests_that_tell_a_part_of_it() -> None:
+    slow = estimates(cpu_slowdown=1.9)
+    assert only(looked(KNOWN, {"busy_us": 17})).verdict == "fail"
+    assert str(only(looked(slow, {"busy_us": 17})).reason).endswith("[slow-machine]")
+    assert only(looked(slow, {"us": 17})).verdict == "fail"
+
+
+def test_the_percentile_of_a_task_spawning_layer_may_be_wrong_by_what_its_row_may() -> None:
+    alone, shared = (percentile(of, OUTER, "p95_us") for of in (KNOWN, estimates(shared_us={OUTER: 3.0})))
+    assert alone is not None
+    assert shared is not None
+    assert shared.half_width == pytest.approx(alone.half_width + 3)

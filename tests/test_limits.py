@@ -264,6 +264,22 @@ def test_a_broken_time_that_leaving_the_layer_out_contradicts_is_undecided(
         assert "a whole request without it is 2.0 µs shorter" in str(limit.reason)
 
 
+def test_a_time_that_may_be_a_wait_for_threads_or_of_other_requests_does_not_fail() -> None:
+    row = max(RESULT.layers, key=lambda report: report.us.estimate if report.us else 0.0)
+    assert row.us is not None
+    limits = {place(row=row.name, quantity="us", processor=CPU): Limit(row.us.low / 1.3)}
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({}, "None"),
+        ({"waited_us": row.us.low}, "[slow-machine]"),
+        ({"unsure": "why [other-way]"}, "why [other-way]"),
+    ]
+    for told, end in cases:
+        layers = tuple(replace(report, **told) if report is row else report for report in RESULT.layers)
+        (limit,) = judged(replace(RESULT, slowdown=1.0, layers=layers), limits, CPU)
+        assert str(limit.reason).endswith(end)
+        assert limit.verdict == ("undecided" if told else "fail")
+
+
 def test_a_count_that_is_not_counted_here_is_undecided() -> None:
     assert RESULT.ledger is not None
     without = replace(RESULT.ledger, why={"objects": "no compiler"}, total=replace(RESULT.ledger.total, objects=None))

@@ -186,8 +186,8 @@ def test_the_terminal_names_the_projects_layers_first_and_then_those_of_each_dis
 
 def test_a_verbose_row_says_it_itself() -> None:
     shown = "\n".join(lines(FOUND, 100, verbose=True))
-    assert "shop.middleware.CORS, middleware, split, from starlette" in shown
-    assert "shop.middleware.Auth, middleware, split, own" in shown
+    assert "shop.middleware.CORS, middleware, from starlette" in shown
+    assert "shop.middleware.Auth, middleware, own" in shown
 
 
 def test_a_result_that_does_not_know_says_nothing() -> None:

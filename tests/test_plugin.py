@@ -1509,7 +1509,7 @@ def test_each_table_stands_once_and_each_request_has_a_line(shop: pytest.Pyteste
     for test, verdict in (("test_broken", "fail"), ("test_kept", "pass")):
         assert len([line for line in lines if f"::{test} GET /health {verdict}: " in line]) == 1
     verbose = verbosity == ("-v",)
-    assert lines.count("  shop.Spin, middleware, split, own") == 2 * verbose
+    assert lines.count("  shop.Spin, middleware, own") == 2 * verbose
     tables = [number for number, line in enumerate(lines) if re.match(r"layer +µs/request", line)]
     (section,) = (number for number, line in enumerate(lines) if "= mw-budget =" in line)
     # The table of the failure stands in it, the other one in the section with -v only.

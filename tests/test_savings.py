@@ -461,6 +461,18 @@ def test_a_failure_that_a_whole_request_contradicts_is_undecided(saves: bool) ->
     assert (measurement.layer("Prefetching").saves is not None) is saves
 
 
+def test_a_reader_of_what_is_saved_takes_no_witness_away() -> None:
+    """There is time to leave out the layer in doubt, and none to leave out each."""
+    clock = FakeClock()
+    app = Costly(Prefetching(ForUsers(clock, us=20), clock), clock, before=20)
+    measurement = measured(app, clock, budgets=Budgets({"us": 50}), savings_share=0.001)
+    assert reason(measurement.layer("Prefetching")).endswith("[contradicted]")
+    assert saved(measurement, "Prefetching") == pytest.approx(10, abs=0.01)
+    saves = measurement.layer("Costly").saves
+    assert saves is not None
+    assert str(saves.why).startswith("the app is so slow that there is too little time: ")
+
+
 @pytest.mark.parametrize("saves", [False, True])
 def test_a_failure_that_a_whole_request_confirms_stands(saves: bool) -> None:
     clock = FakeClock()

@@ -312,6 +312,8 @@ def test_an_unusable_bound_of_a_layer_is_named_with_its_quantity(bounds: object,
         ("GZip = 5, tasks: 6", "mw_budget_layers: GZip has a budget of '5'."),
         ("GZip = 16 KiB", "mw_budget_layers: GZip is '16 KiB', which is not a number"),
         ("GZip =", "mw_budget_layers: GZip is '', which is not a number"),
+        ("Noop = tasks: 0", "mw_budget_layers has two lines for 'Noop'; write one line with all budgets"),
+        ("GZip = us: 5, us: 6", "mw_budget_layers: GZip is 'us: 5, us: 6', with two budgets of one quantity"),
     ],
 )
 def test_a_line_that_cannot_be_read_is_named_with_what_is_wrong(line: str, message: str) -> None:

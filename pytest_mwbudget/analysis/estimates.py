@@ -80,6 +80,7 @@ class Estimates:
     - `others`: what ran beside the request and was not started in it; it is in `whole` and in no row
     - `least_us`: the part of `detection_limit_us` that more time does not lower
     - `slowdowns`: how many times slower than at its best the machine ran in the requests behind each time, at least 1
+    - `cpu_slowdown`: that of the requests behind `cpu` and `suspended_cpu`
     - `waits`: how much longer than at the machine's best a time may have waited for threads, without zeros
     - `best_ns`: the quickest known time of the reference workload, which the slowdowns are relative to
     - `in_threads`: whether a probed layer ran in another thread; then nothing tells how layers spend their time
@@ -108,6 +109,7 @@ class Estimates:
     best_ns: float
     probed: bool
     in_threads: bool
+    cpu_slowdown: float = 1.0
     waits: Mapping[Key, Microseconds] = field(default_factory=dict)
     own_ns: Mapping[EntryIndex, Sequence[float]] = field(default_factory=dict)
     alpha: float = ALPHA
@@ -178,8 +180,8 @@ def estimate(
         samples.received,
         samples.of_parts,
     )
-    # No verdict depends on the processor's time, so each of its rows gets all of ALPHA. Its null layers do not
-    # wrap `send`, so handing over messages is not calibrated.
+    # Only the busy time of a layer that waits depends on the processor's time, taken in fewer requests: each row gets
+    # all of ALPHA. Its null layers do not wrap `send`, so handing over messages is not calibrated.
     cpu = (
         Legs(samples.cpu, quick_ns, quick_hop_ns, entries, probed, {}, ALPHA, whole.estimate)
         if samples.cpu.spent
@@ -244,6 +246,7 @@ def estimate(
             "outside": slow * met(outer.estimate),
             **{index: slow * met(us.estimate) for index, us in split.items()},
         },
+        cpu_slowdown=slowdown(cpu.split.reference, best_ns) if cpu is not None and cpu.split.spent else 1.0,
         best_ns=best_ns,
         probed=bool(probed),
         in_threads=any(entries[index].elsewhere for index in probed),
@@ -267,6 +270,7 @@ def _waits(samples: Samples, hops: Hops, best_ns: float, rows: Collection[EntryI
     """
     each_us = waited_ns(samples.split.hops, best_ns, 1) * US_PER_NS
     waits: dict[Key, Microseconds] = {index: count * each_us for index, count in hops.rows.items() if index in rows}
+    waits["outside"] = hops.outside * each_us
     waits["total"] = waited_ns(samples.whole.hops, best_ns, hops.whole) * US_PER_NS
     return {key: us for key, us in waits.items() if us}
 

@@ -47,6 +47,8 @@ def slope(
         return None
     values, reference = list(compress(values_ns, kept)), list(compress(reference_ns, kept))
     half = bisect_left(places, (places[0] + places[-1]) / 2)
+    if min(half, len(places) - half) < 2:
+        return None  # no growth can be seen within a half
     whole, *halves = (
         _slope(places[part], values[part], reference[part], alpha / 3)
         for part in (slice(None), slice(half), slice(half, None))

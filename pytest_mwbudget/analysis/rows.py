@@ -64,12 +64,15 @@ def _row(bounded: Bounded, estimates: Estimates) -> ResultRow:
     """Return a row with its time; without one where it was not timed by itself."""
     entry = bounded.entry
     if bounded.frame is not None:
-        return ResultRow.of_frame(bounded.frame, estimates.us_of(bounded.frame if entry is None else entry))
+        key = bounded.frame if entry is None else entry
+        row = ResultRow.of_frame(bounded.frame, estimates.us_of(key))
+        return replace(row, waited_us=estimates.waits.get(key, 0.0))
     if entry is None or entry not in estimates.split:
         return ResultRow(bounded.layer)
     us = estimates.split[entry].widened(estimates.shared_us.get(entry, 0.0))
     occupation = _occupation(entry, us, estimates)
-    return ResultRow(bounded.layer, us, occupation, messages=estimates.messages.get(entry))
+    waited_us = estimates.waits.get(entry, 0.0)
+    return ResultRow(bounded.layer, us, occupation, messages=estimates.messages.get(entry), waited_us=waited_us)
 
 
 def _waits(entry: EntryIndex, estimates: Estimates) -> bool:

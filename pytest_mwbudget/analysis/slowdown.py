@@ -23,10 +23,11 @@ OFTEN, LONG = 0.3, 0.05
 
 @dataclass(frozen=True, slots=True)
 class Hops:
-    """How often a request is handed to another thread: in the row of each entry, and in all rows together."""
+    """How often a request is handed to another thread: in the row of each entry, altogether, and outside of all."""
 
     rows: Mapping[EntryIndex, int] = field(default_factory=dict)
     whole: int = 0
+    outside: int = 0
 
 
 @dataclass(frozen=True, slots=True)

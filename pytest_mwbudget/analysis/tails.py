@@ -118,7 +118,7 @@ def _error_us(estimates: Estimates, entry: EntryIndex, us: Microseconds) -> Micr
     Every request is moved by the distance of the row's median, so each may be as wrong as the row.
     """
     row = estimates.split[entry]
-    return row.half_width + METHOD_SHARE * max(0.0, us - row.estimate)
+    return row.half_width + estimates.shared_us.get(entry, 0.0) + METHOD_SHARE * max(0.0, us - row.estimate)
 
 
 def _alpha(estimates: Estimates) -> float:

@@ -125,6 +125,8 @@ class _Judging:
         """
         estimates, seconds = self.estimates, self.effort.seconds
         slowdown, waited_us = estimates.slowdowns[key], estimates.waits.get(key, 0.0)
+        if TRAITS[quantity].source == "occupation":
+            slowdown = max(slowdown, estimates.cpu_slowdown)  # requests of other moments tell a part of it
         limit_us = estimates.message_limit_us if TRAITS[quantity].source == "messages" else estimates.detection_limit_us
         course = _growth(us, bound) if key in estimates.growing else None
         rate = self.effort.requests / max(seconds, 1e-9)

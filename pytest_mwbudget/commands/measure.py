@@ -35,6 +35,7 @@ from ..report.table import CREATED
 from ..report.text import printable, shortened, whole
 from ..session.artifacts import STORED, Output
 from ..session.turns import Turns
+from ..timing.host_speed import Machine
 from ..timing.looks import NS_PER_S, Environment
 from ..timing.schedule import Schedule
 from ..workload.host import Host, why_left_out
@@ -104,6 +105,7 @@ class Measuring:
     results: dict[int, Result] = field(default_factory=dict)
     left_out: dict[int, str] = field(default_factory=dict)
     counting_s: dict[int, Seconds] = field(default_factory=dict)
+    machine: Machine = field(default_factory=Machine)
     failed: bool = False
     interrupted: bool = False
 
@@ -175,7 +177,8 @@ class Measuring:
         wanted, counted = self.requests[place], self.results[place]
         timing_s, settings = share_s - self.counting_s[place], self._settings(wanted)
         own_s = min(settings.max_time_s, self.budget.left_s) if "max_time" in wanted.keywords else sampled_s(timing_s)
-        environment = Environment(schedule=warming(self.schedule, timing_s), turns=turns.measuring)
+        schedule = warming(self.schedule, timing_s)
+        environment = Environment(machine=self.machine, schedule=schedule, turns=turns.measuring, divided=True)
         timed = self._tried(place, replace(settings, max_time_s=own_s), environment)
         if timed is None:
             reason = self.left_out.pop(place)

@@ -173,7 +173,7 @@ def layer_budgets(
     `A = 80`, `B = us: 80, tasks: 0`. `None` in a mapping removes the budgets of the layer, or of the quantity.
     """
     if isinstance(value, (list, tuple)) and all(isinstance(line, str) for line in value):
-        return dict(_line(line, where, quantities) for line in value)
+        return _of_lines(value, where, quantities)
     if not isinstance(value, Mapping):
         raise SettingError(
             f"{where} is {value!r}; give a mapping of layer names to microseconds or to budgets, for example"
@@ -193,11 +193,25 @@ def part_budgets(value: object, where: str) -> dict[str, LayerBounds]:
     if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
         return layer_budgets(value, where, budgeted("part"))
     if isinstance(value, (list, tuple)) and all(isinstance(line, str) for line in value):
-        return dict(_line(line, where, budgeted("part"), "part") for line in value)
+        return _of_lines(value, where, budgeted("part"), "part")
     raise SettingError(
         f"{where} is {value!r}; give a mapping of parts of the endpoint to microseconds or to budgets, for example"
         f" endpoint={{'serialize': 200, 'myapp.db:get_db': {{'us': 80, 'threads': 0}}}}"
     )
+
+
+def _of_lines(
+    lines: Sequence[str], where: str, quantities: Sequence[Quantity], what: str = "layer"
+) -> dict[str, LayerBounds]:
+    budgets: dict[str, LayerBounds] = {}
+    for name, bounds in (_line(line, where, quantities, what) for line in lines):
+        if name in budgets:
+            raise SettingError(
+                f"{where} has two lines for {name!r}; write one line with all budgets, for example {name} = us: 80,"
+                " tasks: 0"
+            )
+        budgets[name] = bounds
+    return budgets
 
 
 def _line(line: str, where: str, quantities: Sequence[Quantity], what: str = "layer") -> tuple[str, LayerBounds]:
@@ -211,7 +225,10 @@ def _line(line: str, where: str, quantities: Sequence[Quantity], what: str = "la
     if ":" not in text:
         return name, _bounds(text, place, quantities)
     pairs = [pair.partition(":") for pair in text.split(",")]
-    return name, _bounds({quantity.strip(): value.strip() for quantity, _, value in pairs}, place, quantities)
+    bounds = {quantity.strip(): value.strip() for quantity, _, value in pairs}
+    if len(bounds) < len(pairs):
+        raise SettingError(f"{place} is {text!r}, with two budgets of one quantity; leave out one of them")
+    return name, _bounds(bounds, place, quantities)
 
 
 def _bounds(value: object, where: str, quantities: Sequence[Quantity]) -> LayerBounds:

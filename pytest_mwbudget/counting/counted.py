@@ -158,5 +158,7 @@ def hops(stack: Stack, counts: Counted) -> Hops:
     if stack.endpoint is not None and "endpoint" in counts.frames:
         rows[stack.endpoint] = counts.frames["endpoint"].threads.count
     rows = {entry: max(rows.get(entry, 0), crossings[entry]) for entry in stack.probeable}
+    around = crossings[None] + (crossings[OUTERMOST] if stack.outside else 0)
+    outside = max(counts.frames["outside"].threads.count if "outside" in counts.frames else 0, around)
     whole = max(counts.frames["total"].threads.count, sum(crossings.values()))
-    return Hops({entry: count for entry, count in rows.items() if count}, whole)
+    return Hops({entry: count for entry, count in rows.items() if count}, whole, outside)

@@ -32,6 +32,8 @@ def judged(
         if figure is not None and not figure.bounded:
             figure = None
         why = _why_together(row, result, limits) or (_why_unknown(row, quantity, result) if figure is None else None)
+        if quantity not in COUNTED:
+            why = why or row.unsure
         if figure is None or why is not None:
             yield RecordedLimit(row.name, quantity, None, limit.most, "undecided", why)
             continue
@@ -52,7 +54,7 @@ def _conditions(row: ResultRow, quantity: Quantity, result: Result) -> Condition
     if quantity in COUNTED:
         return QUIET
     limit_us = 0.0 if row.name == TOTAL or result.floor_us is None else result.floor_us
-    return Conditions(slowdown=result.slowdown or 1.0, limit=limit_us)
+    return Conditions(slowdown=result.slowdown or 1.0, waited=row.waited_us, limit=limit_us)
 
 
 def _why_together(row: ResultRow, result: Result, limits: Collection[Place]) -> str | None:

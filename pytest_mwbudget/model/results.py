@@ -176,7 +176,8 @@ class ResultRow:
     `messages` is None if few messages pass the layer, or if no budget and no report needs the cost of a message.
     `saves` is what leaving the layer out saves, None if no report needs it. `load` is None unless the request was
     measured under load. `tails` is None if `us` is, `trend` if growth was not looked for. `app` are the figures of the
-    whole app under load, which only `(total)` has.
+    whole app under load, which only `(total)` has. `waited_us` is how much of the times may be waits for threads that
+    are longer than at the machine's best, and `unsure` why the time is not judged; no report stores these two.
     """
 
     layer: Layer
@@ -190,6 +191,8 @@ class ResultRow:
     tails: Tails | None = None
     trend: Trend | None = None
     app: Load | None = None
+    waited_us: Microseconds = 0.0
+    unsure: str | None = None
 
     @classmethod
     def of_frame(cls, frame: Frame, us: Estimate | None = None, judged: Judged | None = None) -> ResultRow:
@@ -535,7 +538,7 @@ class Result:
 
     @property
     def uncountable(self) -> tuple[Quantity, ...]:
-        """The quantities that cannot be counted here and have a budget on an entered layer, or a recorded limit.
+        """The quantities that cannot be counted here and have a budget on an entered row, or a recorded limit.
 
         Without quantities that only some rows lack, because a thread works unseen: such a budget is undecided.
         """
@@ -543,9 +546,9 @@ class Result:
             return ()
         uncounted = {
             quantity
-            for report in self.layers
-            if report.layer.entered
-            for quantity in report.judged
+            for row in self.rows(parts=True)
+            if row.layer.entered
+            for quantity in row.judged
             if quantity in self.uncounted
         }
         if self.recorded is not None:

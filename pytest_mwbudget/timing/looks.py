@@ -21,7 +21,7 @@ from ..analysis.rows import row_with_time, shown
 from ..analysis.samples import Samples
 from ..analysis.slowdown import NONE, Hops, Interruptions
 from ..analysis.tails import tails_of
-from ..analysis.verdicts import NOT_ENTERED, Look, judge_all
+from ..analysis.verdicts import NOT_ENTERED, Look, judge_all, more_time
 from ..analysis.ways import Ways, why_mixed
 from ..asgi import loops, server
 from ..asgi.app import Observer
@@ -71,6 +71,8 @@ class Environment:
     precise: bool = True
     inside: bool = False
     saves: bool = False
+    # Whether requests divide the time of a run, so that one may get too little of it for a failure.
+    divided: bool = False
     # The quantities that are not counted here, each with the reason.
     uncounted: Mapping[str, str] = field(default_factory=dict)
     # Round a measurement by the clock: waits until no other process measures. `turn` is what the context returned.
@@ -161,7 +163,7 @@ class Timing:
         self.hops = pace.hops if pace.hops.whole and self._can_hop() else None
         self.begun_ns = environment.clock()
         # Real interruptions mean nothing on another clock.
-        self.interrupted = Interrupted.now() if environment.clock is perf_counter_ns else None
+        self.interrupted = _interrupted() if environment.clock is perf_counter_ns else None
         self.sampler = self._sampler()
 
     def _sampler(self) -> Sampler:
@@ -185,7 +187,7 @@ class Timing:
             Samples(self.stack.probeable, pace.sent, received=pace.received),
             self.schedule,
             self.schedule.turn(pace.request_ns),
-            hop=self.environment.hop if self.hops else None,
+            hop=self._hop if self.hops else None,
             by_message=pace.streamed and self._reads_messages,
             pieces=Pieces.as_long_as(percentiles_us, pace.request_ns, clock) if percentiles_us else None,
         )
@@ -199,10 +201,14 @@ class Timing:
     def _can_hop(self) -> bool:
         """Return whether threads can be started here, by a first hop, which also warms it up."""
         try:
-            self.environment.hop(self.environment.clock)
+            self._hop(self.environment.clock)
         except RuntimeError:  # a limit on the number of threads
             return False
         return True
+
+    def _hop(self, clock: Clock) -> float:
+        with loops.unwatched():
+            return self.environment.hop(clock)
 
     # ---- sampling -----------------------------------------------------------------------------------------------
 
@@ -322,11 +328,18 @@ class Timing:
             self.rows,
             self._estimated(),
             self._effort(),
-            crowded=self.environment.turn.crowded,
+            crowded=self.environment.turn.crowded or self._why_hasty(),
             time=self.settings.more_time,
             judge=self.environment.judge,
         )
         return self.latest
+
+    def _why_hasty(self) -> str | None:
+        """Return why a failure does not count where requests divide the time and this one got too little of it."""
+        if not (self.over and self.environment.divided and self.seconds < self.patience_s):
+            return None
+        needed = more_time(self.patience_s, time=self.settings.more_time)
+        return tagged(f"a failure in {self.seconds:.1f} s may be the machine's: {needed}", "too-few-requests")
 
     @property
     def mixed(self) -> str | None:
@@ -356,12 +369,14 @@ class Timing:
 
     def _interruptions(self) -> Interruptions:
         """Return the interruptions since sampling began."""
-        now = None if self.interrupted is None else Interrupted.now()
+        now = None if self.interrupted is None else _interrupted()
         return NONE if self.interrupted is None or now is None else self.interrupted.until(now)
 
     def _known(self, look: Look) -> bool:
         """Return whether more requests would change no verdict and no figure that is shown."""
-        if self._open(look):
+        limits = self.settings.limits
+        # Recorded times are judged by the result alone, and must not fail sooner than a budget does.
+        if self._open(look) or (limits is not None and limits.timed and self.seconds < self.patience_s):
             return False
         precise_enough = look.precise or self.seconds >= self.schedule.precision_time_s
         return precise_enough or (not self.environment.precise and look.kept)
@@ -407,6 +422,8 @@ class Timing:
             if why is not None:
                 row = frames.get(frame) or ResultRow.of_frame(frame)
                 frames[frame] = replace(row, judged={"us": Judged(bound, "undecided", why)})
+        if self.mixed is not None and "total" in frames:
+            frames["total"] = replace(frames["total"], unsure=self._why_unjudged("total"))
         return frames
 
     def _why_unjudged(self, frame: Frame) -> str | None:
@@ -461,3 +478,8 @@ def _is_mute(row: ResultRow, quantity: Quantity, look: Look) -> bool:
     """Return whether no request tells a figure: layers in threads, or too few messages."""
     source = TRAITS[quantity].source
     return (source == "occupation" and look.estimates.in_threads) or (source == "messages" and row.messages is None)
+
+
+def _interrupted() -> Interrupted | None:
+    with loops.unwatched():
+        return Interrupted.now()

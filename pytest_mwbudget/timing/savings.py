@@ -39,22 +39,23 @@ async def compared(timing: Timing, timed: Timed, counts: Mapping[RowIndex, Count
     `counts` are those of the rows. Verdicts that the comparison contradicts become undecided.
     """
     __tracebackhide__ = True
-    schedule, everything = timing.schedule, timing.environment.saves
+    schedule, everything = timing.schedule, timing.environment.saves and timing.schedule.savings_share > 0
+    request_ns = timed.whole.estimate * 1000
     rows = {b.layer.index: b.entry for b in timing.layers if b.layer.merged_with is None and b.entry is not None}
     doubtful = {row for row in rows if in_doubt(timed.layers[row], counts.get(row))}
-    if everything and schedule.savings_share:
-        wanted, most_ns, rounds = {*rows}, timing.savings_ns, schedule.most_savings
-    else:
+    run = Savings(timing, request_ns, timing.savings_ns, schedule.most_savings)
+    too_slow = run.too_slow(len(rows)) if everything else None
+    saved = {entry: Saves(None, too_slow) for entry in rows.values()} if too_slow else {}
+    wanted = {*rows}
+    if not everything or too_slow:  # for a verdict there is time of its own
         fails = any(timed.layers[row].verdict == "fail" for row in doubtful)
         rounds = schedule.witness_rounds if fails else schedule.fewest_savings  # a pass must cost little
-        wanted, most_ns = doubtful, schedule.witness_ns
-    if not wanted or not most_ns:
-        return timed
+        run, wanted = Savings(timing, request_ns, schedule.witness_ns, rounds), doubtful
     begin = timing.environment.clock()
-    run = Savings(timing, timed.whole.estimate * 1000, most_ns, rounds)
-    saved = await run.measured([rows[row] for row in sorted(wanted)])
+    if wanted and run.most_ns:
+        saved |= await run.measured([rows[row] for row in sorted(wanted)])
     layers = dict(timed.layers)
-    for row in wanted:
+    for row in (row for row in rows if rows[row] in saved):
         saves, report = saved[rows[row]], layers[row]
         if row in doubtful and saves.us is not None:
             layers[row] = judged_by_both(report, saves.us)
@@ -86,7 +87,7 @@ class Savings:
         """Return what leaving out each of these layers saves, or why that is not known."""
         __tracebackhide__ = True
         timing, entries = self.timing, self.timing.stack.entries
-        why_none = timing.mixed or self._too_slow(len(layers))
+        why_none = timing.mixed or self.too_slow(len(layers))
         arms = Arms(timing.stack, timing.caller, timing.environment.rng, layers, why_none=why_none)
         self.requests += len(arms.layers)
         with arms.bypasses.installed():
@@ -100,7 +101,7 @@ class Savings:
     def _block_ns(self) -> float:
         return self.timing.schedule.block * self.timing.sampler.interval_after(self.request_ns)
 
-    def _too_slow(self, layers: int) -> str | None:
+    def too_slow(self, layers: int) -> str | None:
         """Say that there is too little time for the fewest rounds, None if there is enough."""
         schedule = self.timing.schedule
         needed_ns = schedule.fewest_savings * (layers + 1) * self._block_ns
