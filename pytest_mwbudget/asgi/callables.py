@@ -156,9 +156,12 @@ def maker_of(function: object) -> object | None:
         return None
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         value = cell_value(cell)
-        if name != "self" and not (type(value) is MethodType and value.__name__ == name):
+        if type(value) is MethodType and type(value.__func__) is FunctionType and value.__func__.__name__ == name:
+            owner = value.__self__
+        elif name == "self":
+            owner = value
+        else:
             continue
-        owner = value.__self__ if type(value) is MethodType else value
         methods = (attribute for cls in bases(type(owner)) for attribute in names_in(cls).values())
         codes = (made.__code__ for attribute in methods for made in functions_behind(attribute))
         if any(constant is function.__code__ for code in codes for constant in code.co_consts):

@@ -234,7 +234,7 @@ def _inner_app(entries: Sequence[Entry]) -> object | None:
     """
     innermost = entries[-1]
     bound = [value for _, value in innermost.call.others()]
-    if is_function(innermost.function):  # of an object that made it
+    if maker_of(innermost.function) is innermost.callee:
         bound += held_values(innermost.function)
 
     def not_entered_in(app: object) -> Iterable[object]:

@@ -9,9 +9,8 @@ answered.
 
 The answer to a burst is one line: `ns` from the first request to the response with the number `requests`, `all_ns` to
 the last one, `statuses` with their numbers, `latencies_ns` without the first request of each client (unless there are
-few), `gauges_ns` of a fixed piece of work
-before and after, `waited_ns`, the time that this process was ready to run and had no core, and `worked_ns`, the time
-that it worked; or `error`.
+few), `gauges_ns` of a fixed piece of work before and after, `waited_ns`, the time that this process was ready to run
+and had no core, and `worked_ns`, the time that it worked; or `error`.
 
 The program ends with its standard input, and with its parent, also if that is killed.
 """
