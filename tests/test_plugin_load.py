@@ -512,7 +512,7 @@ def test_an_app_is_warmed_up_until_the_share_of_the_time_is_over() -> None:
     async def sent(clients: int, requests: int) -> dict[str, int]:
         bursts.append((clients, requests))
         now_ns[0] += 100_000 * requests
-        return {"ns": 100_000 * requests}
+        return {"ns": 100_000 * requests, "answered": requests}
 
     driver: Any = SimpleNamespace(
         under=Under(9), clock=lambda: now_ns[0], limit_ns=10**9, sent=sent, _cpu_ns=lambda: now_ns[0] // 2

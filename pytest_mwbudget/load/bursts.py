@@ -157,7 +157,7 @@ class _Driver:
             cpu = self._cpu_ns()
             figures = await self.sent(clients, requests)
             self.request_ns = figures["ns"] / requests
-            self.working_ns = self.request_ns if cpu is None else ((self._cpu_ns() or 0) - cpu) / requests
+            self.working_ns = self.request_ns if cpu is None else ((self._cpu_ns() or 0) - cpu) / figures["answered"]
             if self.clock() - begin_ns > WARM_SHARE * self.limit_ns:
                 return
             requests = requests_of(self.request_ns, clients, WARM_SHARE * self.limit_ns)
@@ -177,21 +177,21 @@ class _Driver:
         return single, await self._observed(clients, requests)
 
     async def _observed(self, clients: int, requests: int) -> Observation:
-        # The first request of each client finds a shorter queue.
-        counted, stack = requests - clients, self.arms.stack
+        stack = self.arms.stack
         waited, worked = waited_ns() or 0, process_time_ns()
         with observed(self.arms.bypasses, clients, self.clock) as stays, sampled_turns(self.clock) as turns:
             figures = await self.sent(clients, requests)
         waited, worked = (waited_ns() or 0) - waited, process_time_ns() - worked
-        ns = figures["ns"]
+        # The first request of each client finds a shorter queue.
+        counted, all_ns = figures["answered"] - clients, figures["all_ns"]
         return Observation(
             clients,
             own_us={index: total / counted / 1000 for index, total in stays.own_ns(stack).items()},
             latency_us=median(figures["latencies_ns"] or [0]) / 1000,
             turn_us=turns.mean_us,
-            request_us=ns / requests / 1000,
-            idle=1 - (worked + waited) / ns,
-            steady=not stack.threads and waited <= shares.WAITED_SHARE * ns,
+            request_us=figures["ns"] / requests / 1000,
+            idle=1 - (worked + waited) / all_ns,
+            steady=not stack.threads and waited <= shares.WAITED_SHARE * all_ns,
         )
 
     async def shorter_us(self, arm: EntryIndex) -> Estimate | None:
@@ -248,7 +248,7 @@ class _Driver:
         figures = await self.sent(self.under.clients, requests)
         worked = None if cpu is None else (self._cpu_ns() or 0) - cpu
         queued = 0 if waited is None or self.arms.stack.threads else (waited_ns() or 0) - waited
-        answered, all_ns = sum(figures["statuses"].values()), figures["all_ns"]
+        answered, all_ns = figures["answered"], figures["all_ns"]
         return Burst(
             request_us=figures["ns"] / requests / 1000,
             latencies_us=sorted(latency_ns / 1000 for latency_ns in figures["latencies_ns"]),
@@ -270,7 +270,10 @@ class _Driver:
         return None if clock is None else clock()
 
     async def sent(self, clients: int, requests: int) -> dict[str, Any]:
-        """Send requests and check all responses. Raises ResponseError, whose cause is what the app raised, if known."""
+        """Send requests, check all responses, and return the figures with the number `answered`.
+
+        Raises ResponseError, whose cause is what the app raised, if known.
+        """
         figures = await self.process.burst(clients, requests)
         statuses: dict[str, int] = figures.get("statuses", {})
         answered = sum(statuses.values())
@@ -286,7 +289,7 @@ class _Driver:
         elif self.served.raised:
             wrong = f"all {answered} requests of {clients} clients answered {status}"
         else:
-            return figures
+            return figures | {"answered": answered}
         raised = next(iter(self.served.raised), None)
         self.served.raised.clear()
         what = f"; the app raised {described(raised)}" if raised else ""
