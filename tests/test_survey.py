@@ -172,7 +172,8 @@ def test_without_a_request():
     printed = said(result)
     assert "mw-budget survey" in printed
     assert "3 requests of 6 tests measured in" in printed
-    assert re.search(r"GET /orders/\{id\} 404 +~?[\d.]+", result.stdout.str())
+    # On a busy machine the little time that a survey has gives no interval.
+    assert re.search(r"GET /orders/\{id\} 404 +(~?[\d.]+|\?)", result.stdout.str())
     assert re.search(r"\n\S+\[add_header\] +own +3 ", result.stdout.str())
     assert "layers and routes: µs per request" in printed
     assert found(suite)["survey"]["tests"] == 6
