@@ -14,6 +14,7 @@ from ..analysis.estimates import ALPHA
 from ..analysis.paired import FEWEST_PAIRS, paired
 from ..analysis.savings import TOGETHER, Arm
 from ..analysis.shares import NEGLIGIBLE_SHARE, Burst, Bursts, Conditions, Observation, is_negligible
+from ..asgi import loops
 from ..asgi import server as in_process
 from ..asgi.stack import Stack
 from ..config.budgets import assign
@@ -178,10 +179,10 @@ class _Driver:
 
     async def _observed(self, clients: int, requests: int) -> Observation:
         stack = self.arms.stack
-        waited, worked = waited_ns() or 0, process_time_ns()
+        waited, worked = _waited_ns(), process_time_ns()
         with observed(self.arms.bypasses, clients, self.clock) as stays, sampled_turns(self.clock) as turns:
             figures = await self.sent(clients, requests)
-        waited, worked = (waited_ns() or 0) - waited, process_time_ns() - worked
+        waited, worked = _waited_ns() - waited, process_time_ns() - worked
         # The first request of each client finds a shorter queue.
         counted, all_ns = figures["answered"] - clients, figures["all_ns"]
         return Observation(
@@ -243,11 +244,11 @@ class _Driver:
 
     async def burst(self, requests: int) -> Burst:
         """Make a burst of all clients with everything that tells how quiet it was."""
-        gauge, waited, cpu = self._gauge(), waited_ns(), self._cpu_ns()
+        gauge, waited, cpu = self._gauge(), _waited_ns(), self._cpu_ns()
         garbage = copy(self.garbage)
         figures = await self.sent(self.under.clients, requests)
         worked = None if cpu is None else (self._cpu_ns() or 0) - cpu
-        queued = 0 if waited is None or self.arms.stack.threads else (waited_ns() or 0) - waited
+        queued = 0 if self.arms.stack.threads else _waited_ns() - waited
         answered, all_ns = figures["answered"], figures["all_ns"]
         return Burst(
             request_us=figures["ns"] / requests / 1000,
@@ -301,6 +302,12 @@ class _Driver:
         )
         error.status = min(others, default=None)
         raise error from raised
+
+
+def _waited_ns() -> Nanoseconds:
+    """Return how long this thread was ready to run and had no core, 0 where the system does not say."""
+    with loops.unwatched():
+        return waited_ns() or 0
 
 
 def requests_of(request_ns: float, clients: int, left_ns: float) -> int:
