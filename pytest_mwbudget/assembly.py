@@ -57,7 +57,7 @@ def trends(
         alive = [sum((request.retained.get(owner, Counter()) for owner in owners), Counter()) for request in charges]
         why_unknown = why_not or next(filter(None, map(too_low.get, owners)), None)
         if len(charges) < STRETCHES:
-            why_unknown = why_unknown or "there were too few requests to follow what they keep"
+            why_unknown = why_unknown or "too few requests were followed to tell what stays alive"
         kinds = {} if why_unknown else lasting(alive)
         why = {"us_per_1000": "there were too few requests from quiet moments"} if growth is None else {}
         if why_unknown:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-# A test may put something else in the place of `subprocess.Popen`, whose number of a process would be nobody's.
+# A test may have replaced `subprocess.Popen` by something that starts no process, and has the id of none.
 from subprocess import Popen
 from tempfile import TemporaryFile
 from typing import IO, Any

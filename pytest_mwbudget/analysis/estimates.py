@@ -80,7 +80,7 @@ class Estimates:
     - `others`: what ran beside the request and was not started in it; it is in `whole` and in no row
     - `least_us`: the part of `detection_limit_us` that more time does not lower
     - `slowdowns`: how many times slower than at its best the machine ran in the requests behind each time, at least 1
-    - `cpu_slowdown`: that of the requests behind `cpu` and `suspended_cpu`
+    - `cpu_slowdown`: the same factor for the requests behind `cpu` and `suspended_cpu`
     - `waits`: how much longer than at the machine's best a time may have waited for threads, without zeros
     - `best_ns`: the quickest known time of the reference workload, which the slowdowns are relative to
     - `in_threads`: whether a probed layer ran in another thread; then nothing tells how layers spend their time

@@ -149,8 +149,8 @@ def method_name(owner: object, code: CodeType) -> str | None:
 def maker_of(function: object) -> object | None:
     """Return the object in whose method a function was made, None without one.
 
-    The function holds it as `self`, or a method of it under the method's name. What it holds under another name, such
-    as `app`, may be another object of the class.
+    The function's closure has the object as `self`, or a bound method of it under the method's own name. A value under
+    another name, such as `app`, may be another object of the same class.
     """
     if type(function) is not FunctionType:
         return None

@@ -16,7 +16,7 @@ from ..model.stack import ENDPOINT, TOTAL
 class RowFigures:
     """The known figures of a row by quantity, with their intervals or ranges.
 
-    `clock` says what its share under load is of. `missing` is the reason if the row has no figures, `why` that of each
+    `clock` is the clock of its share under load, `missing` the reason if the row has no figures, and `why` that of each
     count that is not known.
     """
 

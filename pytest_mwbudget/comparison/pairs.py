@@ -109,12 +109,11 @@ def _series(pairs: Sequence[tuple[RequestFigures, RequestFigures]], allowed: All
     for row, quantity in dict.fromkeys(key for times in (*base, *head) for key in times):
         before, after = ([times.get((row, quantity)) for times in side] for side in (base, head))
         both = [(a, b) for a, b in zip(before, after, strict=True) if a is not None and b is not None]
+        known = [[us for us in side if us is not None] for side in (before, after)]
         if both:
             yield _Series(row, quantity, [a for a, _ in both], [b for _, b in both])
-            continue
-        known_before, known_after = ([us for us in side if us is not None] for side in (before, after))
-        if not known_before or not known_after:
-            yield _Series(row, quantity, known_before, known_after)
+        elif not all(known):
+            yield _Series(row, quantity, *known)
 
 
 def _times(figures: RequestFigures, best_ns: float, allowed: Allowed) -> dict[tuple[str, str], Microseconds]:

@@ -103,11 +103,9 @@ def other_load(row: str, quantity: str, before: RequestFigures, after: RequestFi
 
 def _other_timing(quantity: str, earlier: RowFigures, later: RowFigures) -> str | None:
     """Say why the times of a row cannot be compared, although both runs measured it on the same machine."""
-    if TRAITS[quantity].counted:
+    if TRAITS[quantity].counted or not (earlier.in_threads or later.in_threads):
         return None
-    if earlier.in_threads or later.in_threads:
-        return "it waits for threads, for longer or shorter with the load of the machine"
-    return None
+    return "it waits for threads, for longer or shorter with the load of the machine"
 
 
 def _difference(quantity: str, old: Estimate, new: Estimate, before: RequestFigures, after: RequestFigures) -> Estimate:

@@ -370,7 +370,7 @@ class Spawning:
         """Return what calls a function for the caller, and wraps the coroutine that the function makes."""
 
         def making(charged: Owner, /, *arguments: Any, **named: Any) -> Any:
-            if charged == NOBODY:  # the run is over
+            if charged == NOBODY:  # counting has ended
                 return function(*arguments, **named)
             coro = self.core.run(caller, function, *arguments, **named)
             return wrap(coro) if is_awaitable(coro) else coro
