@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_mwbudget.analysis.judge import judge
@@ -1151,6 +1151,7 @@ def test_an_amount_has_its_unit(quantity: Quantity, value: float, text: str) -> 
     ),
     width=st.integers(12, 40),
 )
+@example(names=[("A" * 12, ""), ("A" * 12, "Middleware")], width=12)
 def test_names_of_a_table_fit_and_stay_different(names: list[tuple[str, str]], width: int) -> None:
     whole = ["".join(parts) for parts in names]
     shorter = distinct(whole, width)

@@ -6,7 +6,7 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
-from itertools import islice
+from itertools import count, islice
 
 from ..model.quantities import TAILS, TRAITS, Format
 from ..model.tails import Tails
@@ -120,16 +120,19 @@ def _cut(text: str, width: int, head: int) -> str:
 def distinct(names: Sequence[str], width: int) -> list[str]:
     """Make the names of a table printable and shorten them to `width` characters; different names stay different.
 
-    A long name loses what most names have in common, `Middleware`, and then its middle. Names that would be equal lose
-    another part.
+    A name that fits stays as it is. A longer one loses what most names have in common, `Middleware`, and then its
+    middle. Names that would be equal lose another part.
     """
-    texts = [*dict.fromkeys(map(printable, names))]
+    texts = dict.fromkeys(map(printable, names))
+    shorter = {text: text for text in texts if len(text) <= width}
     alike: dict[str, list[str]] = {}
-    for text in texts:
+    for text in (text for text in texts if text not in shorter):
         alike.setdefault(_cut(_brief(text, width), width, (width - 1) // 2), []).append(text)
-    shorter = {text: brief for brief, same in alike.items() for text in same if len(same) == 1}
-    for same in (same for same in alike.values() if len(same) > 1):
-        shorter |= dict(zip(same, _apart(same, width, {*shorter.values()}), strict=True))
+    clear = {same[0]: brief for brief, same in alike.items() if len(same) == 1 and brief not in shorter}
+    shorter |= clear
+    for same in alike.values():
+        if same[0] not in clear:
+            shorter |= dict(zip(same, _apart(same, width, {*shorter.values()}), strict=True))
     return [shorter[printable(name)] for name in names]
 
 
@@ -140,7 +143,11 @@ def _apart(names: Sequence[str], width: int, taken: Container[str]) -> list[str]
         shorter = [_cut(_brief(name, width), width, head) for name in names]
         if len({*shorter}) == len(names) and not any(text in taken for text in shorter):
             return shorter
-    return [f"{name[: width - len(str(i)) - 1]}…{i}" for i, name in enumerate(names, 1)]
+    numbers, numbered = map(str, count(1)), list[str]()
+    for name in names:
+        tries = (f"{name[: width - len(number) - 1]}…{number}" for number in numbers)
+        numbered.append(next(text for text in tries if text not in taken))
+    return numbered
 
 
 def _brief(name: str, width: int) -> str:
