@@ -227,7 +227,7 @@ def test_a_stack_within_its_budgets_passes_and_is_shown_without_a_flamegraph(sho
 
 def test_the_total_has_a_budget_of_its_own(shop: pytest.Pytester) -> None:
     shop.makepyfile(marked("total_us=20"))
-    result = run(shop, *UNDRAWN, "--mw-budget-max-time=1")  # The interval of the total takes additional requests.
+    result = run(shop, *UNDRAWN, QUICK)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["GET /health: total * µs, budget 20 µs", "The whole request takes *"])
 
@@ -1605,7 +1605,7 @@ def test_results_come_home_from_xdist_workers(with_task: pytest.Pytester, monkey
     files = ("--mw-budget-json=mw.json", "--junitxml=junit.xml")
     conftest = with_task.path / "conftest.py"
     conftest.write_text(conftest.read_text() + QUICK_IN_WORKERS)
-    options = (*alone(monkeypatch, "xdist"), "-p", "no:cacheprovider", "-n", "1", *UNDRAWN, "--mw-budget-max-time=1")
+    options = (*alone(monkeypatch, "xdist"), "-p", "no:cacheprovider", "-n", "1", *UNDRAWN, QUICK)
     result = with_task.runpytest_inprocess(*options, *files)
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["* mw-budget *"])
