@@ -906,16 +906,17 @@ def test_an_object_is_one_layer_whatever_else_it_is_called_with() -> None:
     assert [entry.parents for entry in stack.entries] == [(None,), (0, 0), (1, 1), (2, 2)]
 
 
-def test_the_same_object_twice_in_a_stack() -> None:
+@pytest.mark.parametrize(("layer", "name"), [(Noop, "Noop"), (partial, FUNCTION.format("_with_option"))])
+def test_the_same_object_twice_in_a_stack(layer: Callable[[App], App], name: str) -> None:
     class Alternates(Noop):
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             app = hello if scope.get("again") else self.app
             await app({**scope, "again": True}, receive, send)
 
     shared = Alternates(None)  # type: ignore[arg-type]
-    shared.app = Noop(shared)
+    shared.app = layer(shared)
     stack = stack_of(Slots(shared))
-    assert [layer.name for _, layer in stack.layers] == ["Slots", "Alternates", "Noop"]
+    assert [layer.name for _, layer in stack.layers] == ["Slots", "Alternates", name]
     assert [entry.parents for entry in stack.entries] == [(None,), (0, 2), (1,), (1,)]
 
 

@@ -269,7 +269,8 @@ def _layer_calls(trace: Trace) -> list[TracedCall]:
             parent.callee = lead
         method = method_name(lead, code)
         # `super().__call__`, `Router.app`, a decorated or patched method.
-        own = parent is not None and lead is not None and parent.callee is lead
+        of_lead = parent is not None and lead is not None and parent.callee is lead
+        own = of_lead and (method is not None or not _enters(lead, call, trace))
         if own or method is not None or (call.call.within is not None and lead is not None):
             call.callee = lead
         else:
@@ -284,6 +285,12 @@ def _layer_calls(trace: Trace) -> list[TracedCall]:
         ):
             kept.append(call)
     return kept
+
+
+def _enters(app: object, call: TracedCall, trace: Trace) -> bool:
+    """Return whether a call enters an app, as a function does that got the app as its argument."""
+    inner = (each_call for each_call in trace.calls if each_call.parent is call and each_call.call.lead is app)
+    return any(method_name(app, each_call.frame.f_code) == "__call__" for each_call in inner)
 
 
 def _is_helper(call: TracedCall, trace: Trace) -> bool:
