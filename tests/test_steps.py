@@ -357,6 +357,7 @@ def test_the_answer_of_a_thread_is_of_the_row_that_waits_for_it(loop: str) -> No
 
 
 @pytest.mark.parametrize("loop", LOOPS)
+@readings  # a pause of the machine in a task of another row is suspended time of that row
 def test_a_wait_in_send_is_a_wait_where_a_task_sends(loop: str) -> None:
     class SlowSend(Noop):
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
