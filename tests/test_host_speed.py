@@ -21,7 +21,7 @@ import pytest
 import starlette.applications  # noqa: F401
 from starlette.middleware import Middleware
 
-from pytest_mwbudget.analysis.core_sharing import SIBLING_SLOWS, is_shared
+from pytest_mwbudget.analysis.core_sharing import SIBLING_SLOWS, is_shared, slowed_by_caches, used_by_others
 from pytest_mwbudget.analysis.intervals import quickest
 from pytest_mwbudget.analysis.slowdown import Interruptions, slowdown
 from pytest_mwbudget.config.budgets import Budgets
@@ -148,6 +148,38 @@ def test_what_another_thread_takes_of_the_width_varies(width: int, share: float)
 def test_another_thread_that_always_takes_about_half_is_seen_too() -> None:
     chance = random.Random(7)
     assert shared([chance.uniform(1.95, 2.05) for _ in range(200)])
+
+
+@pytest.mark.parametrize(("slow", "used"), [(0, 0.0), (30, 0.03), (100, 0.1), (700, 0.7)])
+def test_the_workload_shows_for_which_share_of_the_time_others_used_the_core(slow: int, used: float) -> None:
+    chance = random.Random(slow)
+    readings = [1000 * chance.gauss(1.02, 0.01) * (1.8 if number < slow else 1.0) for number in range(1000)]
+    assert used_by_others(readings) == pytest.approx(used, abs=0.002)
+    # Beside requests of another kind the workload is a little slower.
+    assert used_by_others(readings, [1.15 * ns for ns in readings]) == pytest.approx(used, abs=0.002)
+    beside_processes = used_by_others(readings, interruptions=Interruptions(share=0.4))
+    assert beside_processes == pytest.approx(max(used, 0.4), abs=0.002)
+
+
+def test_without_readings_nobody_is_seen_to_use_the_core() -> None:
+    assert used_by_others([], []) == 0.0
+    assert slowed_by_caches([], 1.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("cold", "used", "slower"),
+    [
+        (1.25, 0.5, 1.25),
+        (1.25, 0.04, 1.0),  # others hardly used the core: the app has slow requests of its own
+        (1.02, 0.5, 1.1),
+        (9.0, 0.5, 1.3),
+    ],
+)
+def test_caches_that_others_leave_cold_show_in_the_quickest_requests(cold: float, used: float, slower: float) -> None:
+    """A tenth of the requests find warm caches."""
+    chance = random.Random(11)
+    values = [50_000 * (cold if chance.random() < 0.9 else 1.0) for _ in range(400)]
+    assert slowed_by_caches(values, used) == pytest.approx(slower)
 
 
 def test_few_readings_tell_nothing() -> None:

@@ -1,12 +1,15 @@
-"""Tell whether another thread works on the same core, by the no-ops per cycle that it issues to this one. Pure."""
+"""Tell whether others use the same core, and what that costs in the caches. Pure.
+
+Another hardware thread shows in the no-ops per cycle that the core issues to this one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import quantiles
+from statistics import median, quantiles
 
 from .intervals import quickest
-from .slowdown import QUIET_REFERENCE
+from .slowdown import LONG, NONE, QUIET_REFERENCE, STEADY, Interruptions
 
 # Another thread on the same core slows the reference workload down by about this.
 SIBLING_SLOWS = 1.7
@@ -15,6 +18,10 @@ SIBLING_SLOWS = 1.7
 LONE_SPREAD, CONSTANT_SPREAD, NARROW = 0.05, 0.01, 3.5
 # Fewer readings tell nothing.
 FEWEST_WIDTHS = 8
+# Others who use the core for the share LONG or more leave cold caches, which the reference workload does not feel. Then
+# requests count as slowed down by the typical one relative to the quickest, which are this share of them: at least by
+# STEADY, at most by this factor, because an app may have quick requests of its own.
+QUICK_REQUESTS, MOST_BY_CACHES = 1 / 50, 1.3
 
 
 def is_shared(widths: Sequence[float], reference: Sequence[float]) -> bool | None:
@@ -30,3 +37,26 @@ def is_shared(widths: Sequence[float], reference: Sequence[float]) -> bool | Non
     low, typical, high = quantiles(quiet, n=4)
     spread = (high - low) / typical
     return spread > LONE_SPREAD or (typical < NARROW and spread > CONSTANT_SPREAD)
+
+
+def used_by_others(*series: Sequence[float], interruptions: Interruptions = NONE) -> float:
+    """Return for which share of the time others used the core, as the system says or as the reference workload shows.
+
+    A series has all times of the workload beside requests of one kind, which its speed depends on a little.
+    """
+    slow = 0
+    for readings in series:
+        limit_ns = STEADY * quickest(readings)
+        slow += sum(ns > limit_ns for ns in readings)
+    return max(interruptions.share, slow / max(1, sum(map(len, series))))
+
+
+def slowed_by_caches(values: Sequence[float], used: float) -> float:
+    """Return how many times slower requests in quiet moments ran because of cold caches, at least 1.
+
+    `used` is for which share of the time others used the core.
+    """
+    if used < LONG or not values:
+        return 1.0
+    quick = sorted(values)[int(QUICK_REQUESTS * len(values))]
+    return min(MOST_BY_CACHES, max(STEADY, median(values) / quick)) if quick > 0 else STEADY

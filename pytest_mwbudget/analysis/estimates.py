@@ -31,6 +31,7 @@ from ..model.stack import (
     parts_of,
 )
 from .calibration import OWN_NULLS, US_PER_NS, ProbeCosts, handovers, interleaved, interval
+from .core_sharing import slowed_by_caches, used_by_others
 from .growth import course, grow
 from .intervals import paces, spend
 from .samples import Samples, Split
@@ -226,7 +227,12 @@ def estimate(
         growing.add("outside")
     outer = wall.row(around, outer_probes, step, grows="outside" in growing)
     method["outside"] = method_us(outer.estimate, whole.estimate, suspends=wall.resumed(around) > 0)
-    met = interruptions.slowdown
+    used = used_by_others(samples.whole.reference, samples.split.reference, interruptions=interruptions)
+    by_caches = slowed_by_caches(whole_steady.values, used)
+
+    def slowed(factor: float, us: Estimate) -> float:
+        return max(by_caches, factor * interruptions.slowdown(us.estimate))
+
     return Estimates(
         split=split,
         holding=split
@@ -242,11 +248,11 @@ def estimate(
         detection_limit_us=detection_limit_of_nulls(wall.probes.readings, alpha) + least_us,
         least_us=least_us,
         slowdowns={
-            "total": slowdown(whole_steady.reference, best_ns) * met(whole.estimate),
-            "outside": slow * met(outer.estimate),
-            **{index: slow * met(us.estimate) for index, us in split.items()},
+            "total": slowed(slowdown(whole_steady.reference, best_ns), whole),
+            "outside": slowed(slow, outer),
+            **{index: slowed(slow, us) for index, us in split.items()},
         },
-        cpu_slowdown=slowdown(cpu.split.reference, best_ns) if cpu is not None and cpu.split.spent else 1.0,
+        cpu_slowdown=max(by_caches, slowdown(cpu.split.reference, best_ns)) if cpu and cpu.split.spent else 1.0,
         best_ns=best_ns,
         probed=bool(probed),
         in_threads=any(entries[index].elsewhere for index in probed),
