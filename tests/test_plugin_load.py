@@ -226,6 +226,7 @@ def run(
 
 
 @linux
+@readings  # on a busy machine a layer that does nothing can seem to take time
 def test_the_measurement_and_every_report_have_the_figures(pytester: pytest.Pytester) -> None:
     body = """m = mw_budget.load("/health", clients=3, rps_share="90%", p99_ms=5000)
     assert m.response.text == "ok" and m.load.clients == 3 and m.load.rps.estimate > 0

@@ -32,6 +32,7 @@ from pytest_mwbudget.timing.looks import Environment
 
 from .apps import FAST_SCHEDULE, Noop, hello
 from .counted import COUNTS_OBJECTS, OWN, Own, counted, counts, every_loop, needs_allocations, needs_objects, number
+from .readings import readings
 from .test_cores import closed  # noqa: F401 - a fixture
 
 Work = Callable[[], Any]
@@ -629,6 +630,7 @@ def test_a_row_that_a_thread_reports_back_to_has_no_figures_of_memory(loop: Loop
 
 
 @needs_allocations
+@readings  # a thread that a pause of the machine holds up does its work after the requests
 def test_a_thread_that_threading_did_not_start_is_told_too() -> None:
     import _thread
 
@@ -668,6 +670,7 @@ def test_a_budget_of_memory_is_undecided_for_the_layer_that_wakes_the_thread() -
 
 @needs_allocations
 @pytest.mark.parametrize("interval", [0.0002, 0.001, 0.05])
+@readings  # a pause of the machine can put off what the thread does to the requests
 def test_a_thread_that_works_without_requests_too_changes_nothing(interval: float) -> None:
     stop = threading.Event()
 
