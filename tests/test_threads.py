@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import queue
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,9 +23,12 @@ from pytest_mwbudget.asgi import loops
 from pytest_mwbudget.asgi.request import build_request
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
+from pytest_mwbudget.counting import unseen
 from pytest_mwbudget.counting.charger import NOBODY
 from pytest_mwbudget.counting.spawning import Spawning
 from pytest_mwbudget.counting.unseen import busier, unseen_work
+from pytest_mwbudget.interpreter import internals
+from pytest_mwbudget.interpreter.clocks import perf_counter, sleep
 from pytest_mwbudget.model.quantities import PROCESS_WIDE
 from pytest_mwbudget.model.results import LoopName
 from pytest_mwbudget.model.stack import Owner
@@ -546,7 +550,22 @@ class Fed:
 @contextlib.contextmanager
 def fed(name: str, source: Any) -> Iterator[None]:
     worker = Fed(name, source.get)
-    yield
+
+    def waits() -> bool:
+        """Whether the thread waits for work, as far as that can be seen."""
+        frame = sys._current_frames()[worker.thread.ident or 0]
+        return isinstance(source, queue.SimpleQueue) or internals.awaited_condition(frame) != 0
+
+    def pause(seconds: float) -> None:
+        """Pause until the thread waits, too: on a busy machine it may not have finished its last work."""
+        sleep(seconds)
+        end = perf_counter() + 10
+        while not waits() and perf_counter() < end:
+            sleep(0.001)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(unseen, "sleep", pause)
+        yield
     source.put(None)
     worker.thread.join()
 
