@@ -40,9 +40,26 @@ def ended(place: Path) -> bool:
     number = int((place / "id").read_text())
     try:
         os.kill(number, 0)
+        stat = Path(f"/proc/{number}/stat").read_text()
     except ProcessLookupError:
         return True
-    return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:  # somebody has waited for it meanwhile, unless this system has no such files
+        return Path("/proc").exists()
+    return stat.rpartition(")")[2].split()[0] == "Z"
+
+
+def written(place: Path) -> bool:
+    """Whether the file with the server's id is there."""
+    return (place / "id").exists() and bool((place / "id").read_text())
+
+
+def out_of_time(command: list[str] | str, place: Path) -> None:
+    """Run a command that writes an id until its time is over. On a busy machine it may need more time for that."""
+    for limit_s in (0.3, 3, 30):
+        with pytest.raises(TimeOverError):
+            run(command, place, limit_s=limit_s)
+        if written(place):
+            return
 
 
 @contextmanager
@@ -73,16 +90,15 @@ def test_what_a_process_left_behind_is_ended_and_its_output_is_not_waited_for(tm
 
 
 def test_after_the_time_all_are_ended_also_if_a_test_has_stopped_the_clocks(tmp_path: Path) -> None:
-    with freeze_time(), pytest.raises(TimeOverError):
-        run(["sh", "-c", STARTS.format(stays=60)], tmp_path, limit_s=0.3)
+    with freeze_time():
+        out_of_time(["sh", "-c", STARTS.format(stays=60)], tmp_path)
     assert ended(tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, *processes.ENDINGS])
 def test_an_interrupt_ends_all(tmp_path: Path, number: int) -> None:
     before = signal.getsignal(number)
-    server = tmp_path / "id"
-    with sent(number, lambda: server.exists() and bool(server.read_text())), pytest.raises(KeyboardInterrupt):
+    with sent(number, lambda: written(tmp_path)), pytest.raises(KeyboardInterrupt):
         run(["sh", "-c", STARTS.format(stays=60)], tmp_path)
     assert ended(tmp_path)
     assert signal.getsignal(number) is before
@@ -114,13 +130,12 @@ def test_a_process_is_ended_where_the_block_fails(tmp_path: Path) -> None:
 
 def test_a_process_that_does_not_heed_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "ENDING_S", 0.05)
-    with pytest.raises(TimeOverError):
-        run("trap '' TERM; echo $$ >id; while :; do sleep 0.1; done", tmp_path, limit_s=0.3)
+    out_of_time("trap '' TERM; echo $$ >id; while :; do sleep 0.1; done", tmp_path)
     assert ended(tmp_path)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the list of processes is Linux's")
-@pytest.mark.parametrize(("state", "ending_s", "waits"), [("Z", 0.2, False), ("S", 0.05, True)])
+@pytest.mark.parametrize(("state", "ending_s", "waits"), [("Z", 5.0, False), ("S", 0.05, True)])
 def test_processes_that_nobody_waits_for_are_not_waited_for_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, ending_s: float, waits: bool
 ) -> None:
