@@ -1201,19 +1201,23 @@ class Hasty(Noop):
             await respond(send)
 
 
+# What waits inside it. The event loop cancels it when it closes.
+LONGER_S = 5
+
+
 class Waiting(Noop):
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(LONGER_S)
         await self.app(scope, receive, send)
 
 
 async def slow(scope: Any, receive: Any, send: Any) -> None:
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(LONGER_S)
     await respond(send)
 
 
 async def slow_page(request: Any) -> PlainTextResponse:
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(LONGER_S)
     return PlainTextResponse("ok")
 
 

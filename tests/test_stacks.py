@@ -393,7 +393,7 @@ def test_head_redirect_empty_and_background() -> None:
     routes = [Route("/", background), Route("/redirect", redirect), Route("/empty", empty)]
     app = Starlette(routes=routes, middleware=[Middleware(Noop)])
     assert whole(measured(app)).response.text == "ok"
-    assert len(ran) > 100
+    assert len(ran) > 40  # a look has at least 32 requests
     head = counted(app, "HEAD")
     assert (head.response.content, head.response.headers["content-length"]) == (b"", "2")
     assert counted(app, url="/redirect").status == 307
