@@ -838,8 +838,8 @@ def test_an_app_that_stops_answering_when_it_is_called_again_is_an_error(calls_a
         await pool.acquire()
         await hello(scope, receive, send)
 
-    with pytest.raises(MeasurementError, match=r"stopped answering when it was called again: .* within 0\.2 s"):
-        counted(Noop(app), {"tasks": 0}, schedule=Schedule(), startup_timeout_s=0.2)
+    with pytest.raises(MeasurementError, match=r"stopped answering when it was called again: .* within 0\.6 s"):
+        counted(Noop(app), {"tasks": 0}, schedule=Schedule(), startup_timeout_s=0.6)
 
 
 @pytest.mark.parametrize("measuring", [True, False])
@@ -876,8 +876,8 @@ def test_an_app_that_stops_answering_while_it_is_timed_is_an_error() -> None:
 
     environment = Environment(clock, None, random.Random(7), Machine(), lambda share: begun.set())
     request = build_request("GET", "/", {})
-    settings = Settings(startup_timeout_s=0.2, lifespan=False)
-    with pytest.raises(MeasurementError, match=r"stopped answering while it was measured: .* within 0\.2 s"):
+    settings = Settings(startup_timeout_s=0.6, lifespan=False)
+    with pytest.raises(MeasurementError, match=r"stopped answering while it was measured: .* within 0\.6 s"):
         asyncio.run(measure(Costly(app, clock), request, settings, environment))
 
 
@@ -1592,9 +1592,9 @@ def test_an_app_that_stops_answering_while_it_is_counted_is_an_error() -> None:
 
     with pytest.raises(
         MeasurementError,
-        match=r"while it was counted: a request .* within 0\.2 s; .* it waited at .*app \(.*inside Noop",
+        match=r"while it was counted: a request .* within 0\.6 s; .* it waited at .*app \(.*inside Noop",
     ):
-        counted(Noop(app), {"tasks": 0}, schedule=Schedule(), startup_timeout_s=0.2)
+        counted(Noop(app), {"tasks": 0}, schedule=Schedule(), startup_timeout_s=0.6)
     assert calls < 135
 
 

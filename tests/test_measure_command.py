@@ -16,6 +16,7 @@ from pytest_mwbudget.__main__ import main
 from pytest_mwbudget.commands import measure
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.counting.backend import counting_backend
+from pytest_mwbudget.workload.time_budget import TimeBudget
 
 from .apps import FAST_SCHEDULE, needs, run_inside
 from .test_report_schema import misfits
@@ -67,7 +68,7 @@ def test_every_route_is_counted_and_timed(shop: str, capsys: pytest.CaptureFixtu
 
 @needs("objects")
 def test_a_row_of_counts_names_the_layer_with_most_objects(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["measure", f"{shop}:app", "GET /health", "--time", "2"]) == 0
+    assert main(["measure", f"{shop}:app", "GET /health", "--time", "10"]) == 0
     cells = capsys.readouterr().out.splitlines()[2].split()
     assert int(cells[3]) > 100
     assert cells[4:7] == ["0", "3", "ExceptionMiddleware:"]
@@ -96,8 +97,8 @@ def test_pytest_counts_a_request_as_the_command_does(
         f"[[requests]]\nurl = '/{name}'\nexpect_status = {status}\n" for name, status in EXPECTED.items()
     )
     Path("requests.toml").write_text(requests)
-    monkeypatch.setattr("pytest_mwbudget.workload.host.RESPONSE_S", 0.2)
-    assert main(["measure", app, "--requests=requests.toml", "--time=2", "--json=command.json"]) == 0
+    monkeypatch.setattr("pytest_mwbudget.workload.host.RESPONSE_S", 0.6)
+    assert main(["measure", app, "--requests=requests.toml", "--time=10", "--json=command.json"]) == 0
     options = (f"--mw-budget-app={app}", "-o", "mw_budget_requests=requests.toml", "-o", "mw_budget_tasks=5")
     written = ("--mw-budget", "--mw-budget-json=pytest.json")
     result = run_inside(pytester, f"--rootdir={tmp_path}", *written, *options)
@@ -118,7 +119,7 @@ def test_pytest_counts_a_request_as_the_command_does(
 
 def test_requests_and_headers_of_the_command_line(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
     app, header = f"{shop}:create_app('private', 'echo')", "authorization: Bearer t"
-    assert main(["measure", app, "/private", "--time=2", "POST /echo", "--header", header]) == 0
+    assert main(["measure", app, "/private", "--time=10", "POST /echo", "--header", header]) == 0
     out = capsys.readouterr().out
     assert f"{app}: 2 requests\nnote: The app is what {app} returned.\n" in out
     assert [line.split()[:3] for line in out.splitlines()[3:5]] == [
@@ -129,7 +130,7 @@ def test_requests_and_headers_of_the_command_line(shop: str, capsys: pytest.Capt
 
 def test_a_single_request_has_its_table_and_pages_are_written(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("jinja2")
-    assert main(["measure", f"{shop}:app", "GET /health", "--time=2", "--html=mw.html", "--markdown=mw.md"]) == 0
+    assert main(["measure", f"{shop}:app", "GET /health", "--time=10", "--html=mw.html", "--markdown=mw.md"]) == 0
     out = capsys.readouterr().out
     assert "\n(total)" in out
     assert "-v shows" not in out
@@ -140,12 +141,12 @@ def test_a_single_request_has_its_table_and_pages_are_written(shop: str, capsys:
 def test_what_cannot_be_measured_is_named_and_the_rest_goes_on(
     shop: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_mwbudget.workload.host.RESPONSE_S", 0.2)
+    monkeypatch.setattr("pytest_mwbudget.workload.host.RESPONSE_S", 0.6)
     app = f"{shop}:create_app('private', 'events', 'health')"
-    assert main(["measure", app, "--time=2", "--json=out.json"]) == 0
+    assert main(["measure", app, "--time=10", "--json=out.json"]) == 0
     out = capsys.readouterr().out
     assert "GET /private     not measured: answered 401\n" in out
-    assert "GET /events      not measured: the response did not end within 0.2 s\n" in out
+    assert "GET /events      not measured: the response did not end within 0.6 s\n" in out
     assert "GET /health no budget" in out
     left_out = json.loads(Path("out.json").read_text())["left_out"]
     assert [entry["request"]["url"] for entry in left_out] == ["/private", "/events"]
@@ -165,7 +166,7 @@ def test_an_app_that_does_not_allow_the_host(
         "routes = [Route('/health', lambda request: Response())]\n"
         "app = TrustedHostMiddleware(Starlette(routes=routes), allowed_hosts=['shop.example'])\n"
     )
-    command = ["measure", "guarded_shop:app", "--time=1"]
+    command = ["measure", "guarded_shop:app", "--time=10"]
     assert main([*command, "--json=out.json"]) == 1
     assert "GET /health  not measured: answered 400 to the host testserver\n" in capsys.readouterr().out
     (left_out,) = json.loads(Path("out.json").read_text())["left_out"]
@@ -184,7 +185,7 @@ def test_an_app_that_does_not_allow_the_host(
 def test_a_request_that_fails_is_status_1(
     shop: str, capsys: pytest.CaptureFixture[str], name: str, reason: str
 ) -> None:
-    assert main(["measure", f"{shop}:create_app('{name}', 'health')", "--time=2"]) == 1
+    assert main(["measure", f"{shop}:create_app('{name}', 'health')", "--time=10"]) == 1
     out = capsys.readouterr().out
     assert f"not measured: {reason}" in out
     assert "GET /health no budget" in out
@@ -214,10 +215,17 @@ def test_the_time_is_a_limit_and_what_was_left_out_is_named(shop: str, capsys: p
 def test_a_request_that_hangs_when_the_time_is_over_is_ended(
     shop: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def clock() -> float:
+        """Stand still until the request hangs: counting the first one may take more than the time."""
+        return 10.0 if Path("hangs").exists() else 0.0
+
+    monkeypatch.setattr(measure, "TimeBudget", lambda limit_s: TimeBudget(limit_s, clock))
     monkeypatch.setattr(measure, "GRACE_S", 0.1)
     Path("hanging_app.py").write_text(
-        f"import asyncio\nfrom {shop} import app as inner\n\n\nasync def app(scope, receive, send):\n"
+        f"import asyncio\nfrom pathlib import Path\nfrom {shop} import app as inner\n\n\n"
+        "async def app(scope, receive, send):\n"
         "    while scope['type'] == 'http' and scope['path'] == '/api/health':\n"
+        "        Path('hangs').touch()\n"
         "        try:\n            await asyncio.sleep(60)\n"
         "        except asyncio.CancelledError:\n            return\n"
         "    await inner(scope, receive, send)\n"
@@ -228,7 +236,7 @@ def test_a_request_that_hangs_when_the_time_is_over_is_ended(
 
 
 def test_every_table_is_shown_if_asked_for(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["measure", f"{shop}:app", "-v", "--time", "0.5"]) == 0
+    assert main(["measure", f"{shop}:app", "-v", "--time", "5"]) == 0
     out = capsys.readouterr().out
     assert out.count("\n(total)") >= 2
     assert "-v shows" not in out
@@ -256,7 +264,7 @@ def test_a_broken_budget_of_the_file_is_status_1_and_the_remedies_are_those_of_t
 @pytest.mark.parametrize(("undecided", "status"), [("warn", 0), ("fail", 1)])
 def test_an_undecided_budget_of_the_file_fails_if_it_says_so(shop: str, undecided: str, status: int) -> None:
     Path("requests.toml").write_text(f"[[requests]]\nurl = '/health'\nus_per_message = 1\nundecided = '{undecided}'\n")
-    assert main(["measure", f"{shop}:app", "--requests", "requests.toml", "--time=2"]) == status
+    assert main(["measure", f"{shop}:app", "--requests", "requests.toml", "--time=10"]) == status
 
 
 @pytest.mark.parametrize(
@@ -310,7 +318,7 @@ def test_a_shutdown_that_fails_is_told(shop: str, capsys: pytest.CaptureFixture[
         f"import os\nfrom {shop} import *\n\n\n@contextlib.asynccontextmanager\nasync def ends(app):\n"
         "    yield {'word': 'ok'}\n    os._exit(0)\n\n\napp = create_app('health', startup=ends)\n"
     )
-    assert main(["measure", "ending_app:app", "/health", "--time=2"]) == 0
+    assert main(["measure", "ending_app:app", "/health", "--time=10"]) == 0
     out = capsys.readouterr().out
     assert (
         "warning: the app's lifespan shutdown failed with LifespanError: the app's lifespan called os._exit(0)" in out
@@ -354,7 +362,7 @@ def test_what_the_app_prints_stays_out_of_the_output(shop: str, capsys: pytest.C
         "async def app(scope, receive, send):\n    print('chat')\n    logging.warning('chat')\n"
         "    await inner(scope, receive, send)\n"
     )
-    assert main(["measure", "chatty_app:app", "/health", "--time=2"]) == 0
+    assert main(["measure", "chatty_app:app", "/health", "--time=10"]) == 0
     out, err = capsys.readouterr()
     assert "chat\n" not in out + err
 

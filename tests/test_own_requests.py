@@ -881,11 +881,11 @@ class Pool(Noop):
 # For each case: the budget, the loop, how many requests are answered, whether the app swallows a cancellation, and the
 # time limit of a request, which is longer than the time between two looks at the clock while requests are timed.
 HANGS = {
-    "at_once": ("tasks=9", "asyncio", 1, False, 0.15),
-    "while_counted": ("tasks=9", "asyncio", 15, False, 0.15),
-    "while_timed": ("us=0.01", "asyncio", 100, False, 0.2),
-    "trio": ("tasks=9", "trio", 3, False, 0.15),
-    "swallows_cancellation": ("tasks=9", "asyncio", 3, True, 0.15),
+    "at_once": ("tasks=9", "asyncio", 1, False, 0.3),
+    "while_counted": ("tasks=9", "asyncio", 15, False, 0.3),
+    "while_timed": ("us=0.01", "asyncio", 100, False, 0.4),
+    "trio": ("tasks=9", "trio", 3, False, 0.3),
+    "swallows_cancellation": ("tasks=9", "asyncio", 3, True, 0.3),
 }
 
 

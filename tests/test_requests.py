@@ -468,7 +468,7 @@ def test_a_layer_in_the_budgets_of_a_request_must_be_on_it(shop: pytest.Pytester
 def test_what_cannot_be_measured_is_skipped_also_in_junit_xml_and_the_rest_goes_on(
     shop: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pytest_mwbudget.workload.host, "RESPONSE_S", 0.2)
+    monkeypatch.setattr(pytest_mwbudget.workload.host, "RESPONSE_S", 0.6)
     names = ("private", "events", "broken", "leaves", "health")
     result = measured(shop, f"shop:create_app{names}", "-rs", "-v", "--junitxml=out.xml")
     result.assert_outcomes(passed=2, skipped=2, failed=2)
@@ -478,7 +478,7 @@ def test_what_cannot_be_measured_is_skipped_also_in_junit_xml_and_the_rest_goes_
     result.stdout.fnmatch_lines(
         [
             "SKIPPED [[]1[]] mw-budget: GET /private answered 401; nothing was measured.*",
-            "SKIPPED [[]1[]] mw-budget: GET /events: the response did not end within 0.2 s; an endless stream*",
+            "SKIPPED [[]1[]] mw-budget: GET /events: the response did not end within 0.6 s; an endless stream*",
         ]
     )
     assert "pytest_mwbudget" not in text.partition("FAILURES")[2].partition("= mw-budget =")[0]
@@ -610,10 +610,10 @@ def test_each_request_that_fails_has_its_message_and_the_next_one_is_measured(sh
         """
     )
     requests = [f"--mw-budget-request=/{name}" for name in ("waits", "returns", "raises", "health")]
-    result = measured(shop, "other:app", "-o", "mw_budget_startup_timeout=0.4", *requests)
+    result = measured(shop, "other:app", "-o", "mw_budget_startup_timeout=1.2", *requests)
     result.assert_outcomes(failed=3, passed=1)
     late = (
-        "GET /waits: the app did not begin a response within 0.4 s; make *; it waited at app (other.py:*), inside app*"
+        "GET /waits: the app did not begin a response within 1.2 s; make *; it waited at app (other.py:*), inside app*"
     )
     early = "GET /returns: the app began a response with status 200 and returned before the response was complete*"
     result.stdout.fnmatch_lines([late, early, "*LookupError: in a layer"])
