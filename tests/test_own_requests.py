@@ -1341,7 +1341,8 @@ def test_ctrl_c_ends_the_run(suite: Suite, client: str, monkeypatch: pytest.Monk
     options = (*alone(monkeypatch, "anyio"), "-p", "no:cacheprovider", "-s", *QUIET, "--mw-budget")
     result = suite.pytester.runpytest_subprocess(*options)
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    result.stdout.re_match_lines([r".*calls: \d{1,3}$", ".*KeyboardInterrupt.*"])
+    # Without the interrupt there are twenty thousand. The main thread of a busy machine may get it late.
+    result.stdout.re_match_lines([r".*calls: \d{1,4}$", ".*KeyboardInterrupt.*"])
     result.stdout.no_fnmatch_line("*signals.py*")
 
 

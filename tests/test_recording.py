@@ -186,20 +186,21 @@ def test_other_methods_are_repeated_when_asked_for(method: str) -> None:
     assert f"repeat=[{method!r}]" in seen.reasons[0]
 
 
-def test_the_limit_of_a_repetition_follows_the_first_request() -> None:
+def test_the_limit_of_a_repetition_follows_the_first_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = 0
+
     async def slow(scope: Any, receive: Any, send: Any) -> None:
-        await asyncio.sleep(0.1)
+        nonlocal now_ns
+        now_ns += 100_000_000
         await respond(send)
 
+    monkeypatch.setattr(recorder_module, "perf_counter_ns", lambda: now_ns)
     limits: list[float | None] = []
     for app in (hello, slow):
         seen = Seen()
         asyncio.run(asked(seen, app))
         limits.append(seen.requests[0].caller.limit_s)
-    quick_s, slow_s = limits
-    assert quick_s == recorder_module.LEAST_LIMIT_S
-    assert slow_s is not None
-    assert slow_s >= 0.1 * recorder_module.SLOWER
+    assert limits == [recorder_module.LEAST_LIMIT_S, pytest.approx(0.1 * recorder_module.SLOWER)]
 
 
 # ---- what cannot be repeated ----------------------------------------------------------------------------------------
