@@ -9,7 +9,7 @@ import pytest
 
 import pytest_mwbudget.session.captured_output
 
-from .apps import needs, run_inside
+from .apps import Scheduled, needs, run_inside
 
 APP = """
 import logging
@@ -75,9 +75,10 @@ def talking(pytester: pytest.Pytester) -> pytest.Pytester:
 
 
 def run(pytester: pytest.Pytester, tests: str, *options: str) -> pytest.RunResult:
-    """Run tests, each with about 130 requests, on a busy machine at least 31."""
+    """Run tests, each with about 130 requests, on a busy machine too."""
     pytester.makepyfile(HEAD + tests)
-    return run_inside(pytester, "--mw-budget", *options, plugins=[])
+    schedule = Scheduled(brief_warm_ns=60 * 10**9, counting_ns=60 * 10**9)
+    return run_inside(pytester, "--mw-budget", *options, plugins=[schedule])
 
 
 OF_ITS_REQUEST = r"""

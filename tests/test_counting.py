@@ -310,7 +310,8 @@ def test_delayed_requests_show_counts_that_depend_on_a_measured_time(
         app.now_s += seconds
 
     monkeypatch.setattr(attribution, "sleep", sleep)
-    measurement = counted(app, schedule=Schedule(), settings=replace(COUNT_ONLY, delayed=delayed))
+    schedule = Schedule(counting_ns=60 * 10**9)  # a busy machine counts as many requests
+    measurement = counted(app, schedule=schedule, settings=replace(COUNT_ONLY, delayed=delayed))
     tasks = counts(measurement, "ByTime").tasks
     assert (tasks.count, tasks.low, tasks.high) == (0, 0, most)
     assert counts(measurement, "Noop").tasks.exact
@@ -430,8 +431,8 @@ class FailsLater(Noop):
         await self.app(scope, receive, send)
 
 
-# Few warm calls, and all of them on a busy machine too.
-BRIEF = Schedule(brief_warm_calls=10, brief_warm_ns=60 * 10**9)
+# Few warm calls, and all requests on a busy machine too.
+BRIEF = Schedule(brief_warm_calls=10, brief_warm_ns=60 * 10**9, counting_ns=60 * 10**9)
 # Before the ledger opens: the first request, the warm calls, two traces.
 UNTIL_THE_COUNTING = 1 + BRIEF.brief_warm_calls + 2
 
@@ -472,7 +473,7 @@ class Interrupts(Noop):
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may have it ignored
 try:
-    counted(basic(Interrupts), schedule=Schedule(brief_warm_ns=60 * 10**9))
+    counted(basic(Interrupts), schedule=Schedule(brief_warm_ns=60 * 10**9, counting_ns=60 * 10**9))
 except KeyboardInterrupt:
     _core.start(1)  # refused if the run that was interrupted were still under way
     print("interrupted, and closed")
