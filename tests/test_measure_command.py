@@ -68,7 +68,7 @@ def test_every_route_is_counted_and_timed(shop: str, capsys: pytest.CaptureFixtu
 
 @needs("objects")
 def test_a_row_of_counts_names_the_layer_with_most_objects(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["measure", f"{shop}:app", "GET /health", "--time", "10"]) == 0
+    assert main(["measure", f"{shop}:app", "GET /health", "--time", "2"]) == 0
     cells = capsys.readouterr().out.splitlines()[2].split()
     assert int(cells[3]) > 100
     assert cells[4:7] == ["0", "3", "ExceptionMiddleware:"]
@@ -130,7 +130,7 @@ def test_requests_and_headers_of_the_command_line(shop: str, capsys: pytest.Capt
 
 def test_a_single_request_has_its_table_and_pages_are_written(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("jinja2")
-    assert main(["measure", f"{shop}:app", "GET /health", "--time=10", "--html=mw.html", "--markdown=mw.md"]) == 0
+    assert main(["measure", f"{shop}:app", "GET /health", "--time=2", "--html=mw.html", "--markdown=mw.md"]) == 0
     out = capsys.readouterr().out
     assert "\n(total)" in out
     assert "-v shows" not in out
@@ -166,7 +166,7 @@ def test_an_app_that_does_not_allow_the_host(
         "routes = [Route('/health', lambda request: Response())]\n"
         "app = TrustedHostMiddleware(Starlette(routes=routes), allowed_hosts=['shop.example'])\n"
     )
-    command = ["measure", "guarded_shop:app", "--time=10"]
+    command = ["measure", "guarded_shop:app", "--time=1"]
     assert main([*command, "--json=out.json"]) == 1
     assert "GET /health  not measured: answered 400 to the host testserver\n" in capsys.readouterr().out
     (left_out,) = json.loads(Path("out.json").read_text())["left_out"]
@@ -264,7 +264,7 @@ def test_a_broken_budget_of_the_file_is_status_1_and_the_remedies_are_those_of_t
 @pytest.mark.parametrize(("undecided", "status"), [("warn", 0), ("fail", 1)])
 def test_an_undecided_budget_of_the_file_fails_if_it_says_so(shop: str, undecided: str, status: int) -> None:
     Path("requests.toml").write_text(f"[[requests]]\nurl = '/health'\nus_per_message = 1\nundecided = '{undecided}'\n")
-    assert main(["measure", f"{shop}:app", "--requests", "requests.toml", "--time=10"]) == status
+    assert main(["measure", f"{shop}:app", "--requests", "requests.toml", "--time=2"]) == status
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_a_shutdown_that_fails_is_told(shop: str, capsys: pytest.CaptureFixture[
         f"import os\nfrom {shop} import *\n\n\n@contextlib.asynccontextmanager\nasync def ends(app):\n"
         "    yield {'word': 'ok'}\n    os._exit(0)\n\n\napp = create_app('health', startup=ends)\n"
     )
-    assert main(["measure", "ending_app:app", "/health", "--time=10"]) == 0
+    assert main(["measure", "ending_app:app", "/health", "--time=2"]) == 0
     out = capsys.readouterr().out
     assert (
         "warning: the app's lifespan shutdown failed with LifespanError: the app's lifespan called os._exit(0)" in out
@@ -362,7 +362,7 @@ def test_what_the_app_prints_stays_out_of_the_output(shop: str, capsys: pytest.C
         "async def app(scope, receive, send):\n    print('chat')\n    logging.warning('chat')\n"
         "    await inner(scope, receive, send)\n"
     )
-    assert main(["measure", "chatty_app:app", "/health", "--time=10"]) == 0
+    assert main(["measure", "chatty_app:app", "/health", "--time=2"]) == 0
     out, err = capsys.readouterr()
     assert "chat\n" not in out + err
 
