@@ -140,6 +140,7 @@ def test_figures_that_somebody_reads_take_their_time(
 
 
 @pytest.mark.parametrize("verbosity", ["-q", "-v"])
+@readings  # on a busy machine no layer is certainly the costliest
 def test_a_figure_is_shown_with_its_interval(verbosity: str, project: pytest.Pytester) -> None:
     notes, _ = calls(project, KEPT_WITH_ROOM, verbosity)
     quiet = "*GET /health pass: * (* … *) µs, costliest layer AddHeader: * (* … *) µs"
