@@ -28,6 +28,9 @@ unset PYTHONPATH PYTEST_ADDOPTS VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 # Many tests start pytest, which would otherwise compile its plugins each time.
 export PYTHONPYCACHEPREFIX=$work/pycache
 export PIP_RETRIES=5 PIP_TIMEOUT=60 PIP_DISABLE_PIP_VERSION_CHECK=1
+# Measurements take turns through files there: they wait for nobody but each other.
+mkdir "$work/tmp"
+export TMPDIR=$work/tmp
 # Fail if an extension cannot be built.
 export MWBUDGET_REQUIRE_EXTENSION=1
 
