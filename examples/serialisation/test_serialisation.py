@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 from pytest_mwbudget import MwBudget
+from tests.readings import readings
 
 STORY = Path(__file__).with_name("serialisation_story.py")
 
 
 @pytest.mark.live
+@readings
 def test_only_plain_data_takes_long_to_serialise(pytester: pytest.Pytester) -> None:
     report = pytester.path / "budgets.json"
     result = pytester.runpytest_subprocess(
