@@ -21,6 +21,7 @@ from . import fuzz_stacks
 from .apps import hello
 from .canned import but
 from .fuzz_stacks import Finding, Violation, found_in, hunt, main, unmeasured, violations
+from .readings import readings
 from .stacks import FORMS, HABITS, IN_A_THREAD, SPIN_US, Built, Layer, Plain, Stack, allowed_habits, rows_of, smaller
 
 pytestmark = pytest.mark.live
@@ -40,6 +41,7 @@ def test_random_stacks_keep_the_promises() -> None:
     hunt(17, UNTIMED, timed=False, report=kept)
 
 
+@readings
 def test_the_times_of_random_stacks_keep_the_promises() -> None:
     hunt(18, TIMED, timed=True, report=kept)
 
@@ -70,6 +72,7 @@ def test_what_runs_in_another_thread_has_its_rows(stack: Stack) -> None:
     assert violations(stack, timed=False) == []
 
 
+@readings
 @pytest.mark.parametrize(
     "stack",
     [
@@ -172,7 +175,8 @@ def test_a_wrong_count_is_found_and_the_stack_made_smaller(monkeypatch: pytest.M
     monkeypatch.setattr(spawning, "POOLS", ("builtins.",))
     threads = "hands work to a thread"
     stack = Stack((Layer("closure"), Layer("frozen dataclass", ("suspends", threads)), Layer()), "starlette")
-    finding = found_in(stack, timed=False)
+    # More time than shrinking takes on a busy machine.
+    finding = found_in(stack, timed=False, shrink_s=600)
     assert finding is not None
     assert finding.stack == Stack((Layer(habits=(threads,)),))
     assert str(finding) == (
@@ -234,6 +238,7 @@ def not_added_up(measurement: Measurement) -> Measurement:
     return but(measurement, books=replace(measurement.books, residue_us=measurement.books.residue_us + 1))
 
 
+@readings
 @pytest.mark.parametrize(
     ("spoil", "broken"),
     [
@@ -256,9 +261,32 @@ def test_wrong_times_are_found_unless_they_are_chance(
         return spoil(measurement) if always or calls == 1 else measurement
 
     monkeypatch.setattr(fuzz_stacks, "measure", spoiled)
+    monkeypatch.setattr(fuzz_stacks, "busy_now", lambda: "")
     found = invariants(Stack((Layer(spin_us=SPIN_US), Layer("closure"))), timed=True)
     # Rows that do not add up are reported at once, because noise cannot be the reason.
     assert (broken in found) == (always or spoil is not_added_up)
+
+
+@pytest.mark.parametrize(
+    ("busy", "measurements", "is_reported"),
+    [([""], 3, True), (["noise", ""], 4, True), (["noise"] * 4, 6, False)],
+    ids=["quiet", "busy once", "always busy"],
+)
+def test_a_wrong_time_is_only_reported_of_a_machine_that_is_not_busy(
+    busy: list[str], measurements: int, is_reported: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong, answers, looked = [Violation("spin of Plain", "wrong", timed=True)], iter(busy), []
+
+    def times_of(*seen: Any) -> list[Violation]:
+        looked.append(seen)
+        return wrong
+
+    seen: Any = None
+    monkeypatch.setattr(fuzz_stacks, "_times_of", times_of)
+    monkeypatch.setattr(fuzz_stacks, "measured", lambda *_, **__: None)
+    monkeypatch.setattr(fuzz_stacks, "busy_now", lambda: next(answers))
+    assert fuzz_stacks._wrong_times(Stack(), seen, 0, seen) == (wrong if is_reported else [])
+    assert len(looked) == measurements
 
 
 # ---- the command ------------------------------------------------------------------------------------------------
