@@ -144,6 +144,7 @@ def invariants(stack: Stack, *, timed: bool = False) -> set[str]:
     return {violation.invariant for violation in violations(stack, timed=timed)}
 
 
+@pytest.mark.once
 def test_an_app_that_gets_something_else_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def receive(exchange: server.Exchange) -> Any:
         return {"type": "http.request", "body": b"something else", "more_body": False}
@@ -152,6 +153,7 @@ def test_an_app_that_gets_something_else_is_found(monkeypatch: pytest.MonkeyPatc
     assert invariants(Stack((Layer(),), endpoint="reads", method="POST")) == {"the app as without us"}
 
 
+@pytest.mark.once
 def test_an_exception_that_is_another_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def send(exchange: server.Exchange, message: Any) -> None:
         raise RuntimeError("not the app's")
@@ -160,6 +162,7 @@ def test_an_exception_that_is_another_one_is_found(monkeypatch: pytest.MonkeyPat
     assert invariants(Stack((Layer(),))) == {"the app as without us"}
 
 
+@pytest.mark.once
 def test_a_layer_that_is_missing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     stack_of = discovery.stack_of
 
@@ -171,6 +174,7 @@ def test_a_layer_that_is_missing_is_found(monkeypatch: pytest.MonkeyPatch) -> No
     assert invariants(Stack((Layer(), Layer("closure")))) == {"no layer missing or invented"}
 
 
+@pytest.mark.once
 def test_a_wrong_count_is_found_and_the_stack_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spawning, "POOLS", ("builtins.",))
     threads = "hands work to a thread"
@@ -192,6 +196,7 @@ def task_factory(loop: Any, coroutine: Any, **options: Any) -> asyncio.Task[Any]
     return asyncio.Task(coroutine, loop=loop, **options)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("leave", "restore"),
     [
@@ -238,6 +243,7 @@ def not_added_up(measurement: Measurement) -> Measurement:
     return but(measurement, books=replace(measurement.books, residue_us=measurement.books.residue_us + 1))
 
 
+@pytest.mark.once
 @readings
 @pytest.mark.parametrize(
     ("spoil", "broken"),
@@ -267,6 +273,7 @@ def test_wrong_times_are_found_unless_they_are_chance(
     assert (broken in found) == (always or spoil is not_added_up)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("busy", "measurements", "is_reported"),
     [([""], 3, True), (["noise", ""], 4, True), (["noise"] * 4, 6, False)],
@@ -292,6 +299,7 @@ def test_a_wrong_time_is_only_reported_of_a_machine_that_is_not_busy(
 # ---- the command ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.once
 def test_the_command_replays_a_description(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     description = repr(Stack((Layer(habits=("hands work to a thread",)),)))
     assert main(["--untimed", "--replay", description]) == 0
@@ -301,6 +309,7 @@ def test_the_command_replays_a_description(capsys: pytest.CaptureFixture[str], m
     assert capsys.readouterr().out == "counts: Plain has 0 threads {}, described are 1\n"
 
 
+@pytest.mark.once
 def test_the_command_hunts_until_its_time_is_over(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
