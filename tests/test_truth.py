@@ -277,10 +277,12 @@ def test_every_way_to_enter_a_layer_is_read_right(app: Any, spun_us: list[int]) 
     assert books.endpoint is not None
     rows = [report.us for report in measurement.layers]
     assert len(rows) == len(spun_us)
+    # The interval of a row that does nothing lies round zero, and by chance may end just below it.
+    room_us = 0.5
     for row, spun in zip(rows, spun_us, strict=True):
-        assert spun <= row.high
+        assert spun <= row.high + room_us
         assert near(row, spun, most_us=10)
-    assert all(row.high > 0 for row in (books.outside, books.endpoint))
+    assert all(row.high > -room_us for row in (books.outside, books.endpoint))
     unsure = sum(row.half_width for row in rows if row) + books.total.half_width
     assert abs(books.residue_us) < 0.06 * books.total.estimate + 5 + unsure
 
