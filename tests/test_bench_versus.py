@@ -83,14 +83,22 @@ def test_every_change_is_only_in_the_second_version(versus: ModuleType, monkeypa
 
 def test_runs_and_processes_are_made(versus: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparing, "TIME_S", 0.2)
+    monkeypatch.setattr(comparing, "SLOWER", 1000)  # one pair for each run, on a busy machine as on another
     monkeypatch.setattr(versus, "TIME_S", 0.2)
     monkeypatch.setattr(versus, "CONDITIONS", {"as it is": ()})
     readings = versus.measure(quick=False, runs=1, processes=2, seconds=20)
     assert [reading["kind"] for reading in readings] == ["run", "run", "process", "process"]
-    assert [reading["app"] for reading in readings[:2]] == ["work", "task"]
+    assert [(reading["app"], reading["pairs"]) for reading in readings[:2]] == [("work", 1), ("task", 1)]
     assert set(readings[2]["rows"]) >= {"Work", "CORSMiddleware", "(endpoint)"}
     assert readings[2]["reference_ns"] > 0
     assert "20 % (as it is)" in str(versus.report(readings))
+
+
+def test_a_busy_machine_has_time_for_the_first_pair_of_a_short_run(
+    versus: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(versus, "run", lambda side, time_s, seed, limit_s: limit_s)
+    assert [versus.patient(None, 0.5, 0, limit_s) for limit_s in (1.0, 500.0)] == [versus.SECONDS, 500.0]
 
 
 def test_drawn_runs_find_what_was_added_and_nothing_else(versus: ModuleType) -> None:
