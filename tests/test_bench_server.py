@@ -124,6 +124,22 @@ def test_a_burst_without_an_answer_is_a_failure(server: ModuleType, monkeypatch:
         server.observed(server.Served(-1, (1, 2)), 0, "wrk", 1, 10, None)
 
 
+def test_a_server_is_warmed_up_for_longer_if_the_first_burst_fails(
+    server: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def sent(*arguments: Any) -> Any:
+        asked.append(arguments)
+        if len(asked) == 1:
+            raise server.BurstError("no figures")
+        return server.Burst(3000.0, 600)
+
+    monkeypatch.setattr(server, "burst", sent)
+    assert server.warm(server.Served(-1, (1, 2)), "wrk", 0, None) == 3000.0 * server.AB_S
+    assert asked[1] == (*asked[0], server.CROWDED_WRK_S)
+
+
 def test_what_a_burst_took_is_told_per_request(server: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     spent = iter([server.Spent(0, 0, 0), server.Spent(300_000_000, 4_000_000, 60_000_000)])
     monkeypatch.setattr(server.Served, "spent", lambda self: next(spent))
