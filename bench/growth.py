@@ -132,13 +132,13 @@ def compared(before: MeasuredRun, after: MeasuredRun, app: str, condition: str) 
     readings = []
     for layer in APPS[app]:
         own = {change.quantity: change for change in changes if change.row == layer.name}
-        time = own["us"]
+        time = own.get("us")  # a busy machine may not know the time of a layer
         readings.append(
             {
                 "condition": condition,
                 "change": layer.change,
-                "word": time.word,
-                "by_us": time.change and [time.change.estimate, time.change.low, time.change.high],
+                "word": time.word if time else "not measured",
+                "by_us": time and time.change and [time.change.estimate, time.change.low, time.change.high],
                 "more": [quantity for quantity in COUNTED if quantity in own and own[quantity].word == "more"],
                 "others": others if layer is APPS[app][0] else [],
             }

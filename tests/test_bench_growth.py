@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -76,6 +76,13 @@ def test_what_grows_within_a_run_is_named_and_nothing_else(
     report = growth.report([reading(), *({"condition": "as it is", "trends": trend} for trend in trends)])
     assert report.goals[-1].met is met
     assert report.tables[1].rows == [("as it is", "10", str(growing), str(bounded))]
+
+
+def test_the_time_of_a_layer_may_be_missing(growth: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growth, "merged", lambda runs: runs)
+    monkeypatch.setattr(growth, "compare", lambda *runs: SimpleNamespace(changes=[]))
+    found = growth.compared({}, {}, "task", "as it is")
+    assert [(reading["word"], reading["by_us"]) for reading in found] == [("not measured", None)]
 
 
 @readings  # on a busy machine growth is not always certain
