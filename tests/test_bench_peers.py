@@ -66,6 +66,11 @@ def test_a_way_tells_every_layer(peers: ModuleType, way: str) -> None:
     assert list(peers.ask(way, 0.1)) == list(peers.NAMES)
 
 
+@pytest.mark.parametrize("way", ["cuts_httpx", "isolated"])
+def test_a_way_makes_requests_also_if_its_time_is_over_at_once(peers: ModuleType, way: str) -> None:
+    assert list(peers.ask(way, 0.0)) == list(peers.NAMES)
+
+
 def test_opentelemetry_tells_no_layer(peers: ModuleType) -> None:
     assert "GET /" in peers.ask("spans_opentelemetry", 0.05)
     assert not set(peers.ask("spans_opentelemetry", 0.05)) & set(peers.NAMES)

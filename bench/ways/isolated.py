@@ -25,7 +25,7 @@ async def layers_us(seconds: float) -> dict[str, float]:
 async def median_us(app: Any, seconds: float) -> float:
     taken_us = []
     end = perf_counter() + seconds
-    while perf_counter() < end:
+    while not taken_us or perf_counter() < end:
         begin = perf_counter()
         await call(app)
         taken_us.append((perf_counter() - begin) * 1e6)

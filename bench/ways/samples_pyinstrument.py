@@ -31,7 +31,7 @@ async def layers_us(seconds: float) -> dict[str, float]:
 async def mean_us(app: Any, seconds: float) -> float:
     requests = 0
     begin = perf_counter()
-    while perf_counter() - begin < seconds:
+    while not requests or perf_counter() - begin < seconds:
         await call(app)
         requests += 1
     return (perf_counter() - begin) / requests * 1e6
