@@ -42,7 +42,7 @@ from harness import Goal, Reading, Report, Table, inherited, main
 from pytest_mwbudget.analysis.intervals import median_interval
 from pytest_mwbudget.model.estimate import Estimate
 
-PAIRS, QUICK_PAIRS = 60, 8
+PAIRS, QUICK_PAIRS = 60, 2
 ALPHA = 0.05
 REFERENCE_ADDITIONS = 1_000_000  # some tens of milliseconds
 COLLECT = ("--collect-only",)
