@@ -71,7 +71,7 @@ class Machine:
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             text=True,
-            timeout=300,
+            timeout=1200,
         )
         self.output += ended.stdout
         return ended.returncode

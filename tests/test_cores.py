@@ -350,7 +350,7 @@ def test_everything_that_charges_works_in_a_thread_with_lent_work(core: Any, cha
 
 
 def test_two_threads_each_have_their_own_charge(core: Any, charged: Any) -> None:
-    step = threading.Barrier(3, timeout=10)
+    step = threading.Barrier(3, timeout=120)
     seen: list[int] = []
 
     def work(inner: int) -> None:
@@ -387,7 +387,7 @@ def test_a_thread_that_outlives_its_counting_run_is_charged_to_nobody(core: Any,
 
         def across() -> None:
             go.set()
-            stopped.wait(10)
+            stopped.wait(120)
             seen.append(core.aside(lambda owner: owner)())  # a guard of the second run
 
         core.run(1, core.aside(lambda _: core.callback(2, core.lent(0, across))()))
@@ -399,12 +399,12 @@ def test_a_thread_that_outlives_its_counting_run_is_charged_to_nobody(core: Any,
 
     thread = threading.Thread(target=core.lent(2, work), daemon=True)
     thread.start()
-    go.wait(10)
+    go.wait(120)
     core.stop()
     core.start(OWNERS)
     charge(core, 1)
     stopped.set()
-    assert ended.wait(10)
+    assert ended.wait(120)
     thread.join()
     assert seen == [NOBODY, NOBODY, 0]
     assert core.aside(lambda owner: owner)() == 1
@@ -439,7 +439,7 @@ def test_events_in_other_threads_are_told_by_thread(core: Any) -> None:
     go, done = threading.Event(), threading.Event()
 
     def work() -> None:
-        go.wait(10)
+        go.wait(120)
         [object() for _ in range(100)]
         core.lent(1, lambda: [bytearray(2000) for _ in range(10_000)])()
         done.set()
@@ -448,7 +448,7 @@ def test_events_in_other_threads_are_told_by_thread(core: Any) -> None:
     thread.start()
     core.other_threads()
     go.set()
-    assert done.wait(10)
+    assert done.wait(120)
     events = core.other_threads()
     thread.join()
     core.other_threads()

@@ -1446,7 +1446,7 @@ def test_requests_of_xdists_workers(suite: Suite) -> None:
     suite.pytester.makepyfile(shop=APP, test_shop=HEAD + MIXED)
     path = suite.pytester.path / "report.json"
     options = ["-n", "2", "-p", "no:cacheprovider", *LEAN, *QUIET, "--mw-budget", f"--mw-budget-json={path}", "-v"]
-    result = suite.pytester.runpytest_subprocess(*options, timeout=120)
+    result = suite.pytester.runpytest_subprocess(*options, timeout=600)
     result.assert_outcomes(passed=2)
     document = json.loads(Path(path).read_text())
     assert sorted(_line(left_out["request"]) for left_out in document["left_out"]) == ["DELETE /%3Cb%3E", "POST /echo"]

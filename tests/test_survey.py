@@ -781,7 +781,7 @@ def test_third(client):
     )
     plugins = (*alone(monkeypatch, "xdist"), "-p", "no:cacheprovider")
     options = (*plugins, "-W", "ignore", "-n", "1", "--mw-budget-json=found.json")
-    result = suite.runpytest_inprocess(*options, "--mw-budget-survey", "--mw-budget-survey-time=5")
+    result = suite.runpytest_inprocess(*options, "--mw-budget-survey", "--mw-budget-survey-time=60")
     result.assert_outcomes(passed=2, failed=1)
     assert routes(suite) == ["GET /health 200", "GET /orders/{id} 404"]
     assert list(left_out(suite)) == ["POST /orders"]

@@ -181,7 +181,7 @@ def test_an_interrupt_leaves_nothing(project: Project, tmp_path: Path, number: i
 @readings
 def test_a_layer_that_takes_longer_fails(project: Project, versus: Run) -> None:
     project.put("src/shop/app.py", app(spin_us=500))
-    status, out, err = versus("--fail", "us:50us", "--max-time", "120", *LEAN)
+    status, out, err = versus("--fail", "us:50us", "--max-time", "600", *LEAN)
     assert status == 1, err
     assert "fail: Work in GET /health: slower by" in out
 
@@ -190,7 +190,7 @@ def test_a_layer_that_takes_longer_fails(project: Project, versus: Run) -> None:
 @readings
 def test_a_layer_that_stays_as_it_is_passes(project: Project, versus: Run) -> None:
     project.put("src/shop/app.py", app() + "\n# a comment\n")
-    status, out, err = versus("--fail", "us:500us", "--undecided", "fail", "--max-time", "120", *LEAN)
+    status, out, err = versus("--fail", "us:500us", "--undecided", "fail", "--max-time", "600", *LEAN)
     never("fail: " in out, out)
     assert status == 0, out + err
 
