@@ -47,7 +47,7 @@ QUICK_S, PRECISE_S, MOST_S = 0.1, 0.3, 6.0
 BUSY_NS = 60 * 10**9
 SCHEDULE = Schedule(warm_ns=50_000_000, precision_time_s=PRECISE_S, counting_ns=BUSY_NS)
 # A wrong time is reported if this number of measurements in a row show it, and the machine is not busy then. If it
-# stays busy, no more than MOST_SEEN are made, and nothing is reported: what makes it busy may be what they show.
+# stays busy, no more than MOST_SEEN are made, and nothing is reported, because they may show the load of the machine.
 SEEN, MOST_SEEN = 3, 6
 # Largest allowed unattributed time: the larger of a share of the total and a number of microseconds, and an allowance
 # for each row, because a null layer beside a probe has warmer caches than the probe (docs/decisions/0018).

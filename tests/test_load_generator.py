@@ -140,7 +140,7 @@ LATE = OK.replace(b"200 OK", b"202 Late")
 
 @contextmanager
 def late_now_and_then(every: int, others: int, later_s: float) -> Iterator[int]:
-    """Answer at once, but one of so many requests only `later_s` after so many others. Yields the port.
+    """Answer at once, but each `every`-th request only `later_s` after the response number `others`. Yields the port.
 
     The first request of a client is no late one: its latency does not count.
     """

@@ -43,7 +43,7 @@ def ended(place: Path) -> bool:
         stat = Path(f"/proc/{number}/stat").read_text()
     except ProcessLookupError:
         return True
-    except FileNotFoundError:  # somebody has waited for it meanwhile, unless this system has no such files
+    except FileNotFoundError:  # its parent has read its status meanwhile, unless this system has no such files
         return Path("/proc").exists()
     return stat.rpartition(")")[2].split()[0] == "Z"
 

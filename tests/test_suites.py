@@ -47,7 +47,7 @@ def pytest_configure(config):
     from pytest_mwbudget.session.gate import SCHEDULE
     from pytest_mwbudget.timing.schedule import Schedule
 
-    # A busy machine counts as many requests as another one, of an app that has run as often.
+    # A busy machine makes as many warm-up calls and counts as many requests as another one.
     config.stash[SCHEDULE] = Schedule(
         precision_time_s=0.3,
         failure_time_s=0.3,
