@@ -429,6 +429,7 @@ class Result:
     - `floor_us`: the detection limit
     - `slowdown`: factor by which the machine ran slower than at its best, for the slowest figure; 1 if below 1.1
     - `reference_ns`: the quickest known time of the reference workload here, which `slowdown` is relative to
+      unless cold caches slow the app more
     - `endpoint`: the parts of the endpoint, None if neither they nor a budget of the endpoint were asked for
     - `recorded`: what came of the recorded limits, None if there is no file of limits or it does not judge this request
     - `verdict`: the worst verdict on budgets and recorded limits
