@@ -252,11 +252,11 @@ def test_an_unknown_id_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def command(*arguments: str) -> subprocess.Popen[str]:
+def command(*arguments: str, stdout: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
     package = Path(pytest_mwbudget.session.artifacts.__file__).parent
-    return subprocess.Popen(
+    return subprocess.run(
         [sys.executable, "-m", "pytest_mwbudget", *arguments],
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(package.parent)},
@@ -265,19 +265,18 @@ def command(*arguments: str) -> subprocess.Popen[str]:
 
 def test_it_is_a_command_of_the_package(stored: str) -> None:
     process = command("render", "missing.json")
-    out, error = process.communicate()
-    assert (process.returncode, out) == (2, "")
-    assert error.startswith("error: 'missing.json' cannot be read: ")
+    assert (process.returncode, process.stdout) == (2, "")
+    assert process.stderr.startswith("error: 'missing.json' cannot be read: ")
 
 
 @pytest.mark.parametrize(("arguments", "status"), [(("render",), 0), (("compare",), 141)])
 def test_a_reader_that_has_seen_enough_is_no_error_and_no_verdict(
     stored: str, arguments: tuple[str, ...], status: int
 ) -> None:
-    process = command(*arguments, *[stored] * (1 + (arguments == ("compare",))))
-    assert process.stdout is not None
-    process.stdout.close()
-    assert process.stderr is not None
-    with process.stderr:
-        assert process.stderr.read() == ""
-    assert process.wait() == status
+    gone, stdout = os.pipe()
+    os.close(gone)  # before the process starts, so that it cannot write sooner
+    try:
+        process = command(*arguments, *[stored] * (1 + (arguments == ("compare",))), stdout=stdout)
+    finally:
+        os.close(stdout)
+    assert (process.returncode, process.stderr) == (status, "")
