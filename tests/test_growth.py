@@ -14,6 +14,7 @@ import pytest
 from starlette.middleware import Middleware
 
 import pytest_mwbudget.engine
+from pytest_mwbudget.analysis import estimates
 from pytest_mwbudget.analysis.growth import FEWEST_REQUESTS, Slope, course, grow, lasting, slope
 from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.model.results import LayerReport, Measurement
@@ -261,6 +262,13 @@ def test_an_undecided_verdict_names_growth(undecided: Measurement) -> None:
     assert "Growing from " in note
     assert "Costly" not in note
     assert not any("wide-interval" in note for note in undecided.notes)
+
+
+def test_growth_is_not_taken_for_caches_that_others_left_cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimates, "used_by_others", lambda *series, interruptions: 1.0)
+    often_whole = replace(SCHEDULE, whole_every=1)
+    grown = of_growing(Budgets(total_us=455), endpoint_us=100, more_ns=40, schedule=often_whole)
+    assert grown.slowdown == 1.0
 
 
 def test_the_interval_of_a_row_that_grows_is_its_course(undecided: Measurement) -> None:

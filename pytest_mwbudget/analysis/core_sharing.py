@@ -11,8 +11,9 @@ from statistics import median, quantiles
 from .intervals import quickest
 from .slowdown import LONG, NONE, QUIET_REFERENCE, STEADY, Interruptions
 
-# Another thread on the same core slows the reference workload down by about this.
-SIBLING_SLOWS = 1.7
+# Another thread on the same core slows the reference workload down by about this. It shows in readings that are slower
+# than the quickest by half of it; some processors vary by a quarter on their own.
+SIBLING_SLOWS, SIBLING_SHOWS = 1.7, 1.35
 # A thread that has a core to itself is always issued equally many no-ops per cycle: the quartiles differ by less than
 # the first share. If they differ by less than the second, fewer than NARROW are all that the core can issue.
 LONE_SPREAD, CONSTANT_SPREAD, NARROW = 0.05, 0.01, 3.5
@@ -20,7 +21,7 @@ LONE_SPREAD, CONSTANT_SPREAD, NARROW = 0.05, 0.01, 3.5
 FEWEST_WIDTHS = 8
 # Others who use the core for the share LONG or more leave cold caches, which the reference workload does not show. Then
 # requests count as slowed down by the time of a typical one divided by that of the quickest, which are this share of
-# them: at least by STEADY, at most by this factor, because an app may have quick requests of its own.
+# them: at most by this factor, because an app may have quick requests of its own.
 QUICK_REQUESTS, MOST_BY_CACHES = 1 / 50, 1.3
 
 
@@ -46,7 +47,7 @@ def used_by_others(*series: Sequence[float], interruptions: Interruptions = NONE
     """
     slow = 0
     for readings in series:
-        limit_ns = STEADY * quickest(readings)
+        limit_ns = SIBLING_SHOWS * quickest(readings)
         slow += sum(ns > limit_ns for ns in readings)
     return max(interruptions.share, slow / max(1, sum(map(len, series))))
 
@@ -59,4 +60,5 @@ def slowed_by_caches(values: Sequence[float], used: float) -> float:
     if used < LONG or not values:
         return 1.0
     quick = sorted(values)[int(QUICK_REQUESTS * len(values))]
-    return min(MOST_BY_CACHES, max(STEADY, median(values) / quick)) if quick > 0 else STEADY
+    slower = median(values) / quick if quick > 0 else 1.0
+    return min(MOST_BY_CACHES, slower) if slower >= STEADY else 1.0
