@@ -42,8 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     status = 0
     try:
         if command_line.command in ("measure", "load", "compare", "versus", "doctor"):
-            status = BROKEN_PIPE  # until the command has told its own
-            status = import_module(f".commands.{command_line.command}", __package__).main(vars(command_line))
+            status = BROKEN_PIPE  # until all output is written
+            found = import_module(f".commands.{command_line.command}", __package__).main(vars(command_line))
+            sys.stdout.flush()
+            status = found
         elif command_line.command == "budgets":
             from .commands import budgets
 

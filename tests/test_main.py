@@ -252,14 +252,14 @@ def test_an_unknown_id_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def command(*arguments: str, stdout: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+def command(*arguments: str, stdout: int = subprocess.PIPE, **variables: str) -> subprocess.CompletedProcess[str]:
     package = Path(pytest_mwbudget.session.artifacts.__file__).parent
     return subprocess.run(
         [sys.executable, "-m", "pytest_mwbudget", *arguments],
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(package.parent)},
+        env={**os.environ, "PYTHONPATH": str(package.parent), **variables},
     )
 
 
@@ -269,14 +269,16 @@ def test_it_is_a_command_of_the_package(stored: str) -> None:
     assert process.stderr.startswith("error: 'missing.json' cannot be read: ")
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(("arguments", "status"), [(("render",), 0), (("compare",), 141)])
 def test_a_reader_that_has_seen_enough_is_no_error_and_no_verdict(
-    stored: str, arguments: tuple[str, ...], status: int
+    stored: str, arguments: tuple[str, ...], status: int, unbuffered: str
 ) -> None:
     gone, stdout = os.pipe()
     os.close(gone)  # before the process starts, so that it cannot write sooner
     try:
-        process = command(*arguments, *[stored] * (1 + (arguments == ("compare",))), stdout=stdout)
+        files = [stored] * (1 + (arguments == ("compare",)))
+        process = command(*arguments, *files, stdout=stdout, PYTHONUNBUFFERED=unbuffered)
     finally:
         os.close(stdout)
     assert (process.returncode, process.stderr) == (status, "")
