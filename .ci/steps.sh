@@ -24,7 +24,7 @@ done | tar --create --null --files-from=- | tar --extract --directory="$work/tre
 cd "$work/tree"
 
 # Drop the user's settings for Python and pytest; keep those for package mirrors and caches.
-unset PYTHONPATH PYTEST_ADDOPTS VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
+unset PYTHONPATH PYTEST_ADDOPTS VIRTUAL_ENV PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 # Many tests start pytest, which would otherwise compile its plugins each time.
 export PYTHONPYCACHEPREFIX=$work/pycache
 export PIP_RETRIES=5 PIP_TIMEOUT=60 PIP_DISABLE_PIP_VERSION_CHECK=1
