@@ -172,7 +172,7 @@ def test_without_readings_nobody_is_seen_to_use_the_core() -> None:
     [
         (1.25, 0.5, 1.25),
         (1.25, 0.04, 1.0),  # others hardly used the core: the app has slow requests of its own
-        (1.08, 0.5, 1.0),  # no more than requests vary on a core that nobody else uses
+        (1.08, 0.5, 1.0),  # requests vary this much on a core of their own
         (9.0, 0.5, 1.3),
     ],
 )

@@ -263,7 +263,7 @@ def test_it_ends_when_its_parent_is_killed() -> None:
 
 
 def ended(pid: int) -> bool:
-    """Tell whether a process ends within a minute, or is a zombie that nobody awaits."""
+    """Tell whether a process ends within a minute, or is a zombie whose parent has not read its status."""
     for _ in range(6000):
         try:
             with open(f"/proc/{pid}/stat") as file:

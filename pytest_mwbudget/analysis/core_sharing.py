@@ -20,8 +20,8 @@ LONE_SPREAD, CONSTANT_SPREAD, NARROW = 0.05, 0.01, 3.5
 # Fewer readings tell nothing.
 FEWEST_WIDTHS = 8
 # Others who use the core for the share LONG or more leave cold caches, which the reference workload does not show. Then
-# requests count as slowed down by the time of a typical one divided by that of the quickest, which are this share of
-# them: at most by this factor, because an app may have quick requests of its own.
+# requests count as slowed down by the ratio of a typical time to that of the quickest, which are this share of them: at
+# most by this factor, because an app may have quick requests of its own.
 QUICK_REQUESTS, MOST_BY_CACHES = 1 / 50, 1.3
 
 
