@@ -218,7 +218,7 @@ def trend_goal(readings: Sequence[Reading]) -> Goal:
         f"growth by 1 µs in a hundred requests is named in {100 * NAMED_SHARE:g} % of runs, a bounded cache in none",
         f"{growing} and {bounded} of {len(trends)}",
         bool(trends) and growing >= NAMED_SHARE * len(trends) and not bounded,
-        "Growth has to exceed what a varying clock rate may have added meanwhile, here up to a tenth of the layer.",
+        "Growth has to be certain in each half of the requests.",
     )
 
 

@@ -101,8 +101,22 @@ def filling_a_cache(chance: random.Random) -> tuple[list[float], list[float]]:
     return [ns + 10 * min(number, REQUESTS // 3) for number, ns in enumerate(values)], reference
 
 
+def clock_rate_varies(chance: random.Random) -> tuple[list[float], list[float]]:
+    """Make a machine whose pace wanders by 1.5 %, and a layer that follows it more or less."""
+    values, reference = constant(chance)
+    pace, paces, power = 0.0, [], chance.uniform(0, 2)
+    for _ in range(REQUESTS):
+        pace = 0.997 * pace + chance.gauss(0, 0.0012)
+        paces.append(1 + pace)
+    return (
+        [ns * pace**power for ns, pace in zip(values, paces, strict=True)],
+        [ns * pace for ns, pace in zip(reference, paces, strict=True)],
+    )
+
+
 @pytest.mark.parametrize(
-    "make", [constant, stepping_unseen, slowing, half_speed_for_a_while, warming_up, filling_a_cache]
+    "make",
+    [constant, stepping_unseen, slowing, clock_rate_varies, half_speed_for_a_while, warming_up, filling_a_cache],
 )
 def test_what_does_not_grow_is_never_named(make: Callable[[random.Random], tuple[list[float], list[float]]]) -> None:
     chance = random.Random(1)
@@ -117,7 +131,10 @@ def test_what_a_slowing_machine_may_add_is_in_the_interval() -> None:
     assert all(ns.low < 0 < ns.estimate < ns.high for ns in growth)
 
 
-@pytest.mark.parametrize(("make", "grown"), [(constant, 6.0), (constant, 20.0), (half_speed_for_a_while, 20.0)])
+@pytest.mark.parametrize(
+    ("make", "grown"),
+    [(constant, 6.0), (constant, 20.0), (clock_rate_varies, 10.0), (half_speed_for_a_while, 20.0)],
+)
 def test_growth_is_named_with_its_slope(
     make: Callable[[random.Random], tuple[list[float], list[float]]], grown: float
 ) -> None:

@@ -14,7 +14,7 @@ from itertools import compress
 from statistics import median
 
 from ..model.estimate import Estimate
-from .intervals import batch_medians, batched_interval, quiet
+from .intervals import batch_medians, batched_interval, median_interval, quiet
 from .slowdown import APPS_SLOWED, QUIET_REFERENCE
 
 # What a constant layer may drift by within a phase, in nanoseconds and as a share of its time.
@@ -77,10 +77,12 @@ def course(values: Sequence[float]) -> Estimate:
 def _slope(places: Sequence[int], values: Sequence[float], reference: Sequence[float], alpha: float) -> Estimate:
     """Return the median growth from each value to the one half a series later.
 
-    Where the reference workload changed its pace, the values may have changed by up to its square.
+    Where the reference workload changed its pace, the values may have changed by up to its square. Its changes are
+    those of the machine during these very requests, however they are correlated, and only each timing has an error of
+    its own. So their median has the interval of independent values.
     """
     growth = batched_interval(_growths(places, values), alpha / 2)
-    machine = batched_interval(_growths(places, reference), alpha / 2) / (median(reference) or 1.0)
+    machine = median_interval(_growths(places, reference), alpha / 2) / (median(reference) or 1.0)
     typical, half = abs(median(values)), len(places) // 2
     apart = median(places[i + half] - places[i] for i in range(half))
     drift = _drift(typical) / apart
