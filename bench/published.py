@@ -689,8 +689,8 @@ def sleep_reason(rows: Rows) -> str | None:
     if not parts:
         return None
     return (
-        "Layers that sleep wait and do not hold the event loop. A request takes all of it; but with so many clients at"
-        " a time the waits overlap, and µs per request fall to the request's time over the number of clients, unless"
+        "A layer that sleeps does not hold the event loop. A request lasts as long as its sleeps, but with many clients"
+        " at a time these overlap: the time per request falls to this length divided by the number of clients, unless"
         f" the busy time and the server need more. {'. '.join(parts)}."
     )
 

@@ -60,6 +60,16 @@ def constant(chance: random.Random) -> tuple[list[float], list[float]]:
     return correlated(chance), [3000 + chance.gauss(0, 20) for _ in range(REQUESTS)]
 
 
+def paced(
+    values: list[float], reference: list[float], paces: list[float], power: float
+) -> tuple[list[float], list[float]]:
+    """Slow a machine down by a factor for each request, and a layer by a power of it."""
+    return (
+        [ns * pace**power for ns, pace in zip(values, paces, strict=True)],
+        [ns * pace for ns, pace in zip(reference, paces, strict=True)],
+    )
+
+
 def stepping_unseen(chance: random.Random) -> tuple[list[float], list[float]]:
     """Make a layer a fifth slower from some request on, which the reference workload does not show."""
     values, reference = constant(chance)
@@ -71,10 +81,7 @@ def slowing(chance: random.Random) -> tuple[list[float], list[float]]:
     """Make a machine that slows down by 4 % all the time, and a layer that suffers more."""
     values, reference = constant(chance)
     paces = [1 + 0.04 * number / REQUESTS for number in range(REQUESTS)]
-    return (
-        [ns * pace**1.9 for ns, pace in zip(values, paces, strict=True)],
-        [ns * pace for ns, pace in zip(reference, paces, strict=True)],
-    )
+    return paced(values, reference, paces, 1.9)
 
 
 def half_speed_for_a_while(chance: random.Random) -> tuple[list[float], list[float]]:
@@ -104,14 +111,11 @@ def filling_a_cache(chance: random.Random) -> tuple[list[float], list[float]]:
 def clock_rate_varies(chance: random.Random) -> tuple[list[float], list[float]]:
     """Make a machine whose pace wanders by 1.5 %, and a layer that follows it more or less."""
     values, reference = constant(chance)
-    pace, paces, power = 0.0, [], chance.uniform(0, 2)
+    power, drift, paces = chance.uniform(0, 2), 0.0, []
     for _ in range(REQUESTS):
-        pace = 0.997 * pace + chance.gauss(0, 0.0012)
-        paces.append(1 + pace)
-    return (
-        [ns * pace**power for ns, pace in zip(values, paces, strict=True)],
-        [ns * pace for ns, pace in zip(reference, paces, strict=True)],
-    )
+        drift = 0.997 * drift + chance.gauss(0, 0.0012)
+        paces.append(1 + drift)
+    return paced(values, reference, paces, power)
 
 
 @pytest.mark.parametrize(
