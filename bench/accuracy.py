@@ -320,7 +320,8 @@ def sums_goal(readings: list[Reading]) -> Goal:
         f"rows add up to the total within {100 * SUM_SHARE:g} %, in the median of each stack of 10 to 100 layers",
         f"{sum_near(every)} of {len(every)} measurements; medians: {medians or 'none'}",
         bool(every) and all(abs(median(own)) <= SUM_SHARE for own in shares.values()),
-        "An error of 0.1 µs in each row of 60 cheap layers is about 7 % of the total.",
+        "Rows are medians; medians do not add up: in each request some layers are slow, and not always the same ones"
+        " (docs/decisions/0005).",
     )
 
 
