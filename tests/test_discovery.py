@@ -378,6 +378,45 @@ def test_the_router_belongs_to_the_endpoint(url: str) -> None:
     assert type(stack.entries[stack.endpoint or 0].callee) is Router
 
 
+class TenantRouter:
+    """Set a variable for the app inside."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+
+
+class Maintenance(Noop):
+    """A layer with methods that a route has too."""
+
+    def matches(self, path: str) -> bool:
+        return False
+
+    async def handle(self, scope: Any, receive: Any, send: Any) -> None: ...
+
+
+class ByHostRouter(TenantRouter):
+    """A router without the attribute `routes`."""
+
+    def __init__(self, app: Any) -> None:
+        super().__init__(app)
+        self.route_mapping = {"*": app}
+
+
+def test_a_layer_is_not_routing_for_its_name_or_its_methods() -> None:
+    app = Starlette(
+        routes=[Route("/", page, middleware=[Middleware(TenantRouter)])],
+        middleware=[Middleware(TenantRouter), Middleware(Maintenance)],
+    )
+    kinds = dict(rows(app, "/"))
+    assert [kinds[name] for name in ("TenantRouter#1", "TenantRouter#2", "Maintenance")] == ["middleware"] * 3
+    # As the outermost layer it has a row, like any other.
+    assert rows(TenantRouter(app), "/")[0] == ("TenantRouter#1", "middleware")
+    assert dict(rows(Noop(ByHostRouter(app)), "/"))["ByHostRouter"] == "routing"
+
+
 def test_layers_of_a_route() -> None:
     assert rows(starlette(), "/layered")[2:] == [
         ("ExceptionMiddleware", "middleware"),

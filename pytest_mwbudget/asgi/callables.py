@@ -67,10 +67,24 @@ def is_function(callee: object) -> bool:
 
 
 def kind_of(callee: object) -> Kind:
-    """Return "routing" for a route, an object with routes, and an object of a class named Router."""
-    is_route = all(of_type(callee, name) is not MISSING for name in ("matches", "handle"))
-    is_router = class_name(type(callee))[1].endswith("Router")
+    """Return "routing" for a route, an object with routes, and an object of a class named Router.
+
+    A class named Router that has nothing about routes, but an ASGI app, is a layer: it chooses a tenant, for example.
+    """
+    is_route = all(of_type(callee, name) is not MISSING for name in ("matches", "handle", "url_path_for"))
+    is_router = class_name(type(callee))[1].endswith("Router") and (_names_routes(callee) or not _holds_app(callee))
     return "routing" if is_router or is_route or _has(callee, "routes") else "middleware"
+
+
+def _names_routes(callee: object) -> bool:
+    """Return whether the name of any attribute contains "route"."""
+    names = (static_dict(callee), *map(names_in, bases(type(callee))))
+    return any("route" in name for own in names for name in own)
+
+
+def _holds_app(callee: object) -> bool:
+    """Return whether an object holds an ASGI app."""
+    return any(map(looks_asgi, held_values(callee)))
 
 
 def is_response(callee: object) -> bool:
@@ -88,7 +102,7 @@ def _has(callee: object, *names: str) -> bool:
         return False
     copied = [name for name in names if of_type(callee, name) is MISSING]
     attributes = static_dict(callee) if copied else {}
-    return all(name in attributes for name in copied) and not (copied and any(map(looks_asgi, held_values(callee))))
+    return all(name in attributes for name in copied) and not (copied and _holds_app(callee))
 
 
 # ---- functions ------------------------------------------------------------------------------------------------------
