@@ -92,6 +92,7 @@ def finish(
             outcome.say(f"{run.name}: nothing is written of {tests}", "yellow")
         ending.update()
     else:
+        _say_which_times_were_not_judged(run, requests, outcome)
         ending.say_unused()
     return outcome
 
@@ -106,6 +107,23 @@ def _say_what_changed(run: RunLimits, requests: Sequence[tuple[RequestKey, Resul
             ),
             "yellow",
         )
+
+
+def _say_which_times_were_not_judged(
+    run: RunLimits, requests: Sequence[tuple[RequestKey, Result]], outcome: Outcome
+) -> None:
+    """Count the requests whose recorded times are all those of other processors."""
+    processors: dict[tuple[str, ...], set[str]] = {}
+    for place in filter(lambda place: place.processor, run.file.limits):
+        processors.setdefault(place[:3], set()).add(place.processor)
+    of_requests = [processors.get((result.recorded.section or "", *key)) for key, result in requests if result.recorded]
+    others = [known for known in of_requests if known and run.processor not in known]
+    if others:
+        number = "1 request" if len(others) == 1 else f"{len(others)} requests"
+        theirs = " and ".join(sorted(set[str]().union(*others)))
+        text = f"{run.name}: no recorded time of {number} was judged: they are those of {theirs}, and this is"
+        text += f" {run.processor}; to write those of it: {run.command(raises=False)}"
+        outcome.say(tagged(text, "no-limit"), "yellow")
 
 
 @dataclass
