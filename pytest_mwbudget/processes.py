@@ -27,6 +27,8 @@ SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.001, 0.05
 ENDINGS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 # Set by GitHub: each process of pytest would add its table to the summary of the job.
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
+# What pytest-xdist sets for a worker, which projects name databases and files after.
+OF_WORKER = "PYTEST_XDIST_"
 # Where Linux lists the processes.
 PROC = Path("/proc")
 
@@ -49,11 +51,12 @@ class Ended:
 
 
 def environment_of_pytest(**changed: str) -> dict[str, str]:
-    """Return the environment for another process of pytest, which adds nothing to the summary of the job.
+    """Return the environment for another process of pytest: no worker, and adding nothing to the summary of the job.
 
     Tests that look at the CI system find what they find in this process.
     """
-    return {name: value for name, value in os.environ.items() if name != STEP_SUMMARY} | changed
+    kept = (name for name in os.environ if name != STEP_SUMMARY and not name.startswith(OF_WORKER))
+    return {name: os.environ[name] for name in kept} | changed
 
 
 def run(

@@ -26,7 +26,8 @@ from pytest_mwbudget.model.results import RequestLine, Result
 from pytest_mwbudget.session import gate
 from pytest_mwbudget.session.limits import evidence, of_tests, recount
 from pytest_mwbudget.session.limits.of_tests import RunLimits, surroundings
-from pytest_mwbudget.session.limits.recount import Recount, RecountError, recounted
+from pytest_mwbudget.session.limits.recount import Recount, RecountError, RecountTimeError, recounted
+from pytest_mwbudget.timing.host_speed import processor
 
 from .apps import alone, run_inside
 from .canned import RUN, as_json
@@ -613,6 +614,48 @@ def test_other_processes_take_a_part_of_the_time_limit_of_the_test_and_none_if_i
     project.pytester.makepyfile(test_app=TESTS + "    raise KeyError\n")
     project.run("-k", "test_two").assert_outcomes(failed=1, deselected=1)
     assert limits_s == [limit_s]
+
+
+def test_after_a_process_that_took_too_long_no_other_is_started(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.recorded()
+    project.costs(21)
+    asked: list[tuple[str, ...]] = []
+    error: RecountError = RecountError("no other process")
+
+    def recounted(config: pytest.Config, order: Recount, limit_s: float) -> Any:
+        asked.append(order.tests)
+        raise error
+
+    monkeypatch.setattr(of_tests, "recounted", recounted)
+    project.run().assert_outcomes(failed=2)
+    assert asked == [("test_app.py::test_one",), ("test_app.py::test_two",)]
+    asked.clear()
+    error = RecountTimeError("pytest took longer than 60 s")
+    project.run().assert_outcomes(failed=2)
+    assert asked == [("test_app.py::test_one",)]
+
+
+def test_a_run_says_that_recorded_times_are_those_of_another_processor(project: Project) -> None:
+    project.recorded()
+    limits = parsed(project.file.read_text(encoding="utf-8"), "'f'").limits
+    total = next(place for place in limits if place.row == "(total)" and place.nodeid.endswith("test_one"))
+    times = {total._replace(quantity="us", processor="Abacus 3000"): Limit(1.0)}
+    project.file.write_text(text_of(LimitsFile({**limits, **times})), encoding="utf-8")
+    result = project.run()
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "mw-budgets.json: no recorded time of 1 request was judged: they are those of Abacus 3000, and this is *;"
+            " to write those of it: pytest --mw-budget --mw-budget-update [[]no-limit[]]"
+        ]
+    )
+    times[total._replace(quantity="us", processor=processor())] = Limit(1e9)
+    project.file.write_text(text_of(LimitsFile({**limits, **times})), encoding="utf-8")
+    result = project.run()
+    result.assert_outcomes(passed=2)
+    result.stdout.no_fnmatch_line("*no recorded time*")
 
 
 def test_what_counts_for_another_process_makes_no_profile_and_no_load() -> None:

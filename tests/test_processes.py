@@ -200,10 +200,17 @@ def test_threads_other_than_the_main_one_run_processes_too(tmp_path: Path) -> No
     assert outputs == [b"one\n"]
 
 
-def test_the_environment_of_pytest_has_all_but_the_summary_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (processes.STEP_SUMMARY, "GITHUB_ACTIONS"):
-        monkeypatch.setenv(name, "true")
-    expected = {name: value for name, value in os.environ.items() if name != processes.STEP_SUMMARY}
+def test_the_environment_of_pytest_is_of_no_worker_and_without_the_summary_of_the_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in tuple(os.environ):
+        if name.startswith("PYTEST_XDIST_"):
+            monkeypatch.delenv(name)
+    monkeypatch.delenv(processes.STEP_SUMMARY, raising=False)
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    expected = dict(os.environ)
+    monkeypatch.setenv(processes.STEP_SUMMARY, "summary.md")
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
     assert processes.environment_of_pytest(ADDED="2") == {**expected, "ADDED": "2"}
 
 

@@ -41,7 +41,7 @@ from ...timing.host_speed import processor
 from ..configuration import LIMITS, configured, enforced, test_id
 from ..provenance import version_of
 from .kept_objects import KeptObjects, kept_objects, new_objects, place_of
-from .recount import SEEDS, Recount, RecountError, recount, recounted
+from .recount import SEEDS, Recount, RecountError, RecountTimeError, recount, recounted
 
 UPDATE = "--mw-budget-update"
 # The longest time to wait for a test in another process, which may wait for something that this process holds.
@@ -52,6 +52,8 @@ RECHECK_SHARE = 0.5
 RECHECKS = 3
 # The counts above a limit that were the same in another process: layer, quantity, count.
 SAME_COUNTS: pytest.StashKey[set[tuple[str, Quantity, float]]] = pytest.StashKey()
+# Whether a process took RECHECK_S: others would wait as long, for example for a database that this process has locked.
+TOOK_TOO_LONG: pytest.StashKey[bool] = pytest.StashKey()
 
 
 def configure(config: pytest.Config) -> None:
@@ -275,8 +277,8 @@ def rechecked(
 
     A count that differs between processes, by hash seeds or addresses, fails only if RECHECKS of them have it over its
     limit. One that is the same in another process is certain, unless its limit is a range. If a process fails, if they
-    take more than RECHECK_SHARE of the test's time limit `limit_s`, or a fake file system is in place, the verdicts
-    stay.
+    take more than RECHECK_SHARE of the test's time limit `limit_s`, if one took RECHECK_S for an earlier test, or if a
+    fake file system is in place, the verdicts stay.
 
     A layer that costs more breaks the limits of many tests, and processes for each would take minutes. A test is not
     counted again for a count of a layer that was the same for an earlier test.
@@ -291,11 +293,12 @@ def rechecked(
         verdicts: tuple[Verdict, ...] = ("fail", "undecided") if seed == SEEDS[0] else ("fail",)
         broken = {count for result in rejudged for count in _broken(result, verdicts)}
         left_s = min(RECHECK_S, until_s - perf_counter())
-        if not broken - certain or broken & same or faked() or left_s <= 0:
+        if not broken - certain or broken & same or faked() or left_s <= 0 or config.stash.get(TOOK_TOO_LONG, False):
             break
         try:
             again = dict(keyed(measured_run(recounted(config, Recount((nodeid,), seed, alone=True), left_s)).measured))
-        except RecountError:
+        except RecountError as error:
+            config.stash[TOOK_TOO_LONG] = left_s == RECHECK_S and isinstance(error, RecountTimeError)
             break
         for number, (key, result) in enumerate(keyed((nodeid, result) for result in results)):
             if key in again and result.recorded is not None:

@@ -41,6 +41,10 @@ class RecountError(Exception):
     """A process could not count every test again."""
 
 
+class RecountTimeError(RecountError):
+    """A process took too long to count the tests again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Recount:
     """What another process counts: the tests by their ids, in the order in which they are collected, with a hash seed.
@@ -71,8 +75,8 @@ def recount() -> Recount | None:
 def recounted(config: pytest.Config, order: Recount, limit_s: Seconds | None = None) -> Any:
     """Count in another process, and return the JSON document of its results.
 
-    Raises RecountError if the process has no results, takes longer than `limit_s` or cannot be started, or if a test
-    alone fails.
+    Raises RecountTimeError if the process takes longer than `limit_s`, and RecountError if it has no results or cannot
+    be started, or if a test alone fails.
     """
     with TemporaryDirectory() as folder:
         (Path(folder) / ORDER).write_text(json.dumps(asdict(order)), encoding="utf-8")
@@ -80,7 +84,7 @@ def recounted(config: pytest.Config, order: Recount, limit_s: Seconds | None = N
         try:
             ended = run([*_command(config)], config.invocation_params.dir, environment, limit_s)
         except TimeOverError:
-            raise RecountError(f"pytest took longer than {limit_s} s") from None
+            raise RecountTimeError(f"pytest took longer than {limit_s} s") from None
         except OSError as error:
             raise RecountError(f"pytest cannot be started: {error}") from None
         end = ended.end(SHOWN_CHARACTERS)
