@@ -53,10 +53,11 @@ def limited_as(change: Change) -> str | None:
     return None if change.row in (OUTSIDE, ENDPOINT) or is_part(change.row) else change.quantity
 
 
-def judged(change: Change, allowed: Allowed) -> Change:
+def judged(change: Change, allowed: Allowed, room: float = 0.0) -> Change:
     """Return a change with the largest growth that is allowed and the verdict, as it is if nothing limits it.
 
-    A row that is new has not grown; the total contains it.
+    A row that is new has not grown; the total contains it. What may be growth by no more than `room` above the limit
+    is none, because the figure varies by as much without any change.
     """
     growth = allowed.get(limited_as(change) or "")
     if growth is None or change.word in ("new", "gone"):
@@ -64,7 +65,11 @@ def judged(change: Change, allowed: Allowed) -> Change:
     if change.change is None or change.before is None:
         return replace(change, verdict="undecided")
     most = growth.most(change.before.high)
-    verdict: Verdict = "fail" if change.change.low > most else "pass" if change.change.high <= most else "undecided"
+    verdict: Verdict = "undecided"
+    if change.change.low > most:
+        verdict = "fail"
+    elif change.change.high <= most + room:
+        verdict = "pass"
     return replace(change, most=most, verdict=verdict)
 
 

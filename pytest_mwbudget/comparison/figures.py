@@ -89,9 +89,8 @@ def figures_of(result: Result) -> RequestFigures:
 
 
 def _row(row: ResultRow, uncounted: Mapping[str, str]) -> RowFigures:
-    figures = row.estimates | {
-        name: Estimate(count.count, count.low, count.high) for name, count in row.counted.items()
-    }
+    counts = {name: row.figure(name) for name in row.counted}
+    figures = row.estimates | {name: count for name, count in counts.items() if count is not None}
     if row.load is not None and row.load.method != "bypass":
         figures.pop(RPS_SHARE, None)  # a share of the split is a rough one
     why = {**uncounted, **(row.counts.why if row.counts else {})}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple, TypeAlias
 
-from ..analysis.intervals import spend
+from ..analysis.intervals import median_interval, spend
 from ..analysis.paired import paired
 from ..model.changes import Change, ChangeWord, word_for
 from ..model.estimate import Estimate, Microseconds
@@ -23,9 +23,11 @@ from .outcome import Comparison, RequestChanges
 ALPHA = 0.01
 # Without a limit a row is known well enough when its interval reaches no farther than this share, or LEAST_US.
 NARROW_SHARE = 0.05
-# If a count varies by itself from process to process, this many pairs all go up, or all go down, in 1 of 128 cases. A
-# change that is the same in each pair needs fewer.
-ENOUGH_PAIRS = 8
+# A count that has one of two values by chance changes alike in this many pairs in 1 of 512 cases.
+EQUAL_PAIRS = 5
+# A count that varies by itself from process to process: the chance that its typical change is larger than its interval,
+# and the fewest pairs for such an interval.
+VARYING_ALPHA, ENOUGH_PAIRS = 0.01, 8
 # The times of a row. All but the first are compared only if they are limited.
 TIMES = tuple(quantity for quantity in RECORDABLE if quantity not in COUNTED)
 
@@ -56,10 +58,17 @@ def compare_pairs(pairs: Sequence[Pair], look: int, allowed: Allowed, *, last: b
     # A request may be missing in a process in which its test failed.
     both = {key: [(a[key], b[key]) for a, b in pairs if key in a and key in b] for key in base}
     series = {key: [*_series(of_both, allowed)] for key, of_both in both.items() if of_both}
-    alpha = spend(ALPHA, look, last=last) / max(1, sum(map(len, series.values())))
+    counted = {key: [*_counted(of_both)] for key, of_both in both.items() if of_both}
+    error = spend(ALPHA, look, last=last)
+    alpha = error / max(1, sum(map(len, series.values())))
+    # A count that changes alike in each pair cannot do so by chance.
+    varying = error / max(1, sum(counts.varies for of_key in counted.values() for counts in of_key))
     evaluated = {
-        key: [*(times.evaluated(alpha, allowed) for times in of_key), *_counted(both[key], allowed)]
-        for key, of_key in series.items()
+        key: [
+            *(times.evaluated(alpha, allowed) for times in series[key]),
+            *filter(None, (counts.evaluated(varying, allowed) for counts in of_key)),
+        ]
+        for key, of_key in counted.items()
     }
     every = [change for of_key in evaluated.values() for change in of_key]
     limited = [evaluation for evaluation in every if evaluation.change.verdict is not None]
@@ -148,44 +157,87 @@ def _is_known(us: Estimate) -> bool:
 # ---- counts ---------------------------------------------------------------------------------------------------------
 
 
-def _counted(pairs: Sequence[tuple[RequestFigures, RequestFigures]], allowed: Allowed) -> Iterator[_Evaluated]:
-    """Yield the changes of the counts of a request. Both processes of a pair have the same seed of hashes.
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """A count of a row in each pair, None where it is not known. Both processes of a pair have the same hash seed.
 
-    A count that no pair has on both sides is left out unless it is limited.
+    `new` and `gone` say that only one side counts anything in the row. `why` is the reason why no pair has the count.
     """
+
+    row: str
+    quantity: str
+    pairs: Sequence[tuple[Estimate | None, Estimate | None]]
+    new: bool
+    gone: bool
+    why: str
+
+    @property
+    def both(self) -> list[tuple[Estimate, Estimate]]:
+        """The pairs that have the count on both sides."""
+        return [(before, after) for before, after in self.pairs if before and after]
+
+    @property
+    def differences(self) -> list[float]:
+        """What the typical count of a process differs by from that of its neighbour."""
+        return [after.estimate - before.estimate for before, after in self.both]
+
+    @property
+    def varies(self) -> bool:
+        """Whether the pairs differ, so that the count varies by itself."""
+        return len(set(self.differences)) > 1
+
+    def evaluated(self, alpha: float, allowed: Allowed) -> _Evaluated | None:
+        """Compare the two sides; None for a count that no pair has on both sides, unless it is limited."""
+        if self.both:
+            return self._compared(alpha, allowed)
+        known = [number for pair in self.pairs for number in pair if number]
+        if known and self.new:
+            return _Evaluated(Change(self.row, self.quantity, "new", None, _typical(known)))
+        if known and self.gone:
+            return _Evaluated(Change(self.row, self.quantity, "gone", _typical(known), None))
+        unknown = judged(Change(self.row, self.quantity, "not measured"), allowed)
+        is_told = unknown.verdict is not None and not self.new and not self.gone
+        return _Evaluated(replace(unknown, reason=self.why)) if is_told else None
+
+    def _compared(self, alpha: float, allowed: Allowed) -> _Evaluated:
+        """Compare a count that varies by itself by its typical change: within the range of the base it is the same."""
+        before, after = (_typical(side) for side in zip(*self.both, strict=True))
+        enough = len(self.both) >= ENOUGH_PAIRS
+        by = self._typical_change(alpha) if self.varies else self._same_change()
+        room = before.high - before.low if self.varies and enough else 0.0
+        change = judged(
+            Change(self.row, self.quantity, word_for(self.quantity, by, room), before, after, by), allowed, room
+        )
+        one_way = min(self.differences) > 0 or max(self.differences) < 0
+        is_open = one_way and by.low <= 0 <= by.high and not enough
+        return _Evaluated(change, is_open if change.verdict is None else change.verdict == "undecided")
+
+    def _same_change(self) -> Estimate:
+        """Return the change that is the same in each pair, from zero on while it may be by chance."""
+        by = self.differences[0]
+        return Estimate(by, by, by) if len(self.both) >= EQUAL_PAIRS else Estimate(by, min(by, 0.0), max(by, 0.0))
+
+    def _typical_change(self, alpha: float) -> Estimate:
+        """Return the typical change. Its interval excludes zero only where that is certain at `alpha`."""
+        certain = median_interval(self.differences, alpha)
+        if certain.bounded and not certain.low <= 0 <= certain.high:
+            return certain
+        by = median_interval(self.differences, VARYING_ALPHA)
+        ends = (by.low, by.high) if by.bounded else (min(self.differences), max(self.differences))
+        return Estimate(by.estimate, min(0.0, ends[0]), max(0.0, ends[1]))
+
+
+def _counted(pairs: Sequence[tuple[RequestFigures, RequestFigures]]) -> Iterator[_Counts]:
+    """Yield the counts of a request."""
     base, head = ([_rows(figures) for figures in side] for side in zip(*pairs, strict=True))
     for name in dict.fromkeys(name for rows in (*base, *head) for name in rows):
         before, after = ([rows.get(name, RowFigures()) for rows in side] for side in (base, head))
         new, gone = (not any(row.figures.keys() & COUNTED for row in side) for side in (before, after))
         for quantity in COUNTED:
-            numbers = [(a.figures.get(quantity), b.figures.get(quantity)) for a, b in zip(before, after, strict=True)]
-            both = [(a, b) for a, b in numbers if a and b]
-            known = [number for pair in numbers for number in pair if number]
-            if both:
-                yield _evaluated_count(name, quantity, both, allowed)
-            elif known and new:
-                yield _Evaluated(Change(name, quantity, "new", None, _typical(known)))
-            elif known and gone:
-                yield _Evaluated(Change(name, quantity, "gone", _typical(known), None))
-            elif not new and not gone:
-                unknown = judged(Change(name, quantity, "not measured"), allowed)
-                reasons = (row.why[quantity] for row in (*before, *after) if quantity in row.why)
-                if unknown.verdict is not None:
-                    reason = next(reasons, "no process of a pair could count them")
-                    yield _Evaluated(replace(unknown, reason=reason))
-
-
-def _evaluated_count(
-    row: str, quantity: str, numbers: Sequence[tuple[Estimate, Estimate]], allowed: Allowed
-) -> _Evaluated:
-    """Compare a count of a row in each pair. If the pairs differ, the count may vary by itself until ENOUGH_PAIRS."""
-    before, after = (_typical(side) for side in zip(*numbers, strict=True))
-    low, high = min(b.low - a.high for a, b in numbers), max(b.high - a.low for a, b in numbers)
-    same_in_each = len({b.estimate - a.estimate for a, b in numbers}) == 1
-    settled = same_in_each or low <= 0 <= high or len(numbers) >= ENOUGH_PAIRS
-    by = Estimate(after.estimate - before.estimate, low if settled else min(low, 0), high if settled else max(high, 0))
-    change = Change(row, quantity, word_for(quantity, by, 0.0), before, after, by)
-    return _Evaluated(judged(change, allowed), not settled)
+            of_pairs = [(a.figures.get(quantity), b.figures.get(quantity)) for a, b in zip(before, after, strict=True)]
+            reasons = (row.why[quantity] for row in (*before, *after) if quantity in row.why)
+            why = next(reasons, "no process of a pair could count them")
+            yield _Counts(name, quantity, of_pairs, new, gone, why)
 
 
 def _typical(counts: Sequence[Estimate]) -> Estimate:
