@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +13,12 @@ from pytest_mwbudget.comparison.allowed import parsed
 from pytest_mwbudget.comparison.figures import figures_of
 from pytest_mwbudget.comparison.run_sets import merged
 from pytest_mwbudget.comparison.surroundings import Comparable, comparable, differences
-from pytest_mwbudget.comparison.two_runs import changes, compare
+from pytest_mwbudget.comparison.two_runs import changes, compare, counted_again, grown_counts
 from pytest_mwbudget.model.changes import Change
 from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.measured_run import MeasuredRun
 from pytest_mwbudget.model.quantities import BETWEEN_RUNS, COUNTED
+from pytest_mwbudget.model.request_keys import keyed
 from pytest_mwbudget.model.results import (
     Books,
     Count,
@@ -337,6 +339,41 @@ def test_requests_of_one_run_only_are_named():
         [("new", "GET /health")],
         [("old", "GET /health")],
     )
+
+
+# ---- counts that differ between processes ------------------------------------------------------------------------
+
+
+def objects_of(number: int) -> MeasuredRun:
+    return stored(("t", of(objects=Count(number, number, number))))
+
+
+def verdict(before: int, after: int, elsewhere: Sequence[int], limits: str = "objects:0") -> str | None:
+    """Return the verdict on objects that other processes of the later side count otherwise."""
+    comparison = compare(merged({"a": objects_of(before)}), merged({"b": objects_of(after)}), parsed(limits, "--fail"))
+    assert set(grown_counts(comparison)) <= {"t"}
+    processes = [
+        {key: figures_of(result) for key, result in keyed(objects_of(number).measured)} for number in elsewhere
+    ]
+    again = counted_again(comparison, processes)
+    return next(change.verdict for _, change in again.changes if (change.row, change.quantity) == ("Auth", "objects"))
+
+
+def test_a_count_that_is_the_same_in_other_processes_has_grown():
+    assert verdict(10, 11, [11, 11, 11]) == verdict(10, 11, []) == "fail"
+    assert verdict(10, 60, [61, 60, 59]) == "fail"
+    assert verdict(10, 10, [60]) == "pass"
+
+
+@pytest.mark.parametrize("limits", ["objects:0", "objects:5", "objects:2%"])
+def test_a_count_that_differs_between_processes_hardly_ever_fails_without_a_change(limits: str):
+    """By the addresses of objects, as in OpenTelemetry. Of the first comparisons, up to half fail."""
+    chance = random.Random(1)
+    drawn = [[chance.randint(967, 991) for _ in range(5)] for _ in range(400)]
+    failed = [verdict(before, after, elsewhere, limits) == "fail" for before, after, *elsewhere in drawn]
+    assert sum(failed) <= 8
+    grown = [verdict(before, after + 100, [n + 100 for n in elsewhere], limits) for before, after, *elsewhere in drawn]
+    assert grown.count("fail") > 390
 
 
 # ---- what is allowed ----------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,31 @@ def test_a_layer_that_spawns_a_task_more_fails_the_run_and_is_named(shop: pytest
         ]
     )
     assert re.search(r"changed: Spin: [^:]*tasks 0 → 1 \(\+1\)", unwrapped(result))
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("elsewhere", "status"), [({"1": 5, "2": 3, "3": 4}, pytest.ExitCode.OK), ({}, pytest.ExitCode.TESTS_FAILED)]
+)
+def test_a_count_that_differs_between_processes_has_not_certainly_grown(
+    shop: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, elsewhere: dict[str, int], status: pytest.ExitCode
+) -> None:
+    """By the hash seed, which is random here. In the saved run the layer spawned no task."""
+    saved(shop)
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    tasks = f"{elsewhere}.get(os.environ.get('PYTHONHASHSEED'), 4)"
+    shop.makepyfile(
+        shop=APP.replace(
+            "        await self.app(scope",
+            f"        for _ in range({tasks}):\n            await asyncio.create_task(asyncio.sleep(0))\n"
+            "        await self.app(scope",
+        ).replace("from time import", "import asyncio, os\nfrom time import")
+    )
+    shop.makepyfile(test_shop=COUNTED.replace("tasks=0", "tasks=10"))
+    comparing = ("--mw-budget-compare=main", "--mw-budget-compare-fail=tasks:0")
+    result = shop.run(sys.executable, "-m", "pytest", *alone(monkeypatch), "--mw-budget", *comparing)
+    result.assert_outcomes(passed=1)
+    assert result.ret == status
 
 
 @readings

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from ..analysis.paired import FEWEST_PAIRS
@@ -11,12 +13,15 @@ from ..model.changes import Change, word_for
 from ..model.estimate import WIDE_SHARE, WIDE_US, Estimate, independent_sum
 from ..model.load import CLOCK_NAMES, PROCESSOR
 from ..model.quantities import BETWEEN_RUNS, COMPARED, RECORDABLE, RPS_SHARE, TRAITS, UNDER_LOAD
+from ..model.request_keys import RequestKey
 from .allowed import Allowed, judged
 from .figures import RequestFigures, RowFigures, figures_of, is_part
 from .outcome import Comparison, RequestChanges
 from .run_sets import Merged
 from .surroundings import Comparable, comparable, differences
 
+# Where counts of one run differ from process to process, those of the other run may differ by this many times as much.
+BETWEEN_PROCESSES = 2
 # Two processes read the same row by up to BETWEEN_RUNS differently, beyond their intervals. A request that hands work
 # to threads differs more, and also in counts: with the moment at which a thread answers (docs/decisions/0029).
 BETWEEN_THREADED, BETWEEN_THREADED_COUNTS = 3.0, 0.02
@@ -42,6 +47,39 @@ def compare(before: Merged, after: Merged, allowed: Allowed | None = None) -> Co
         tuple(dict.fromkeys(difference for earlier, later in runs for difference in differences(earlier, later))),
         (*before.repeated, *after.repeated),
     )
+
+
+def counted_again(comparison: Comparison, processes: Sequence[Mapping[RequestKey, RequestFigures]]) -> Comparison:
+    """Judge the counts that grew by too much again, with those of other processes of the later run.
+
+    A count that is not the same in all of them varies by itself, and did so in the earlier run (docs/decisions/0029).
+    """
+    requests = []
+    for key, of_request in comparison.requests:
+        again = [process[key].rows for process in processes if key in process]
+        rejudged = [judged(_if_it_varies(change, again), comparison.allowed) for change in of_request]
+        requests.append(RequestChanges(key, rejudged))
+    return replace(comparison, requests=requests)
+
+
+def grown_counts(comparison: Comparison) -> dict[str, None]:
+    """Return the ids of the tests with a count that grew by too much."""
+    return {key.nodeid: None for key, change in comparison.judged("fail") if change.traits.counted}
+
+
+def _if_it_varies(change: Change, processes: Sequence[Mapping[str, RowFigures]]) -> Change:
+    """Return a count that grew by too much with the interval that its differences between processes give it."""
+    if change.verdict != "fail" or not change.traits.counted or change.before is None or change.after is None:
+        return change
+    rows = [rows[change.row].figures for rows in processes if change.row in rows]
+    counts = [change.after, *(figures[change.quantity] for figures in rows if change.quantity in figures)]
+    low, high = min(count.low for count in counts), max(count.high for count in counts)
+    room = BETWEEN_PROCESSES * (max(c.estimate for c in counts) - min(c.estimate for c in counts))
+    if not room:
+        return change
+    by = Estimate(change.after.estimate - change.before.estimate, low - change.before.high, high - change.before.low)
+    by = by.widened(room)
+    return replace(change, change=by, word=word_for(change.quantity, by, math.inf))
 
 
 def changes(before: RequestFigures, after: RequestFigures, surroundings: Comparable) -> tuple[Change, ...]:

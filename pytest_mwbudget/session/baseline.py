@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import pytest
 
 from ..comparison.allowed import Allowed, parsed
+from ..comparison.figures import figures_of
 from ..comparison.outcome import Comparison
 from ..comparison.run_sets import merged
-from ..comparison.two_runs import compare
+from ..comparison.two_runs import compare, counted_again, grown_counts
 from ..errors import SettingError, tagged
 from ..model.changes import Since
 from ..model.measured_run import MeasuredRun
@@ -18,6 +20,9 @@ from ..model.request_keys import keyed
 from ..report.comparison import grown_sentences, unjudged_sentences
 from ..storage.saved_runs import located, stored_runs
 from .configuration import enforced, plugin_folder
+
+# Counts these tests again in other processes, as many as can be had.
+CountAgain: TypeAlias = Callable[[tuple[str, ...]], Iterable[MeasuredRun]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +33,18 @@ class Baseline:
     runs: Mapping[str, MeasuredRun]
     allowed: Allowed
 
-    def compared(self, run: MeasuredRun) -> MeasuredRun:
-        """Return a run with the changes of its figures, and what they broke."""
+    def compared(self, run: MeasuredRun, again: CountAgain) -> MeasuredRun:
+        """Return a run with the changes of its figures, and what they broke.
+
+        Tests with a count that grew by too much are counted `again` in other processes.
+        """
         comparison = compare(merged(self.runs), merged({"this run": run}), self.allowed)
+        tests = grown_counts(comparison)
+        if tests:
+            processes = [
+                {key: figures_of(result) for key, result in keyed(other.measured)} for other in again(tuple(tests))
+            ]
+            comparison = counted_again(comparison, processes)
         changes = dict(comparison.requests)
         measured = tuple(
             (key.nodeid, replace(result, changes=tuple(changes.get(key, ())))) for key, result in keyed(run.measured)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 OUTCOMES = ("passed", "failed", "skipped")
 # The values of --tb that show no failure in full.
 WITHOUT_FAILURES = ("line", "no")
+# So many processes tell whether a count that grew differs from process to process. Each may take so many seconds.
+PROCESSES, PROCESS_S = 3, 120.0
 
 
 def configure(config: pytest.Config) -> None:
@@ -230,11 +232,23 @@ class Summary:
 
     def _compare(self, session: pytest.Session, baseline: Baseline) -> None:
         """Add the changes to the run, and to the requests whose tables are printed; a forbidden growth fails it."""
-        self.run = baseline.compared(self.run)
+        ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        self.run = baseline.compared(self.run, self._counted_again if ended else lambda tests: ())
         for request, measured in zip(self._lasting(), self.run.measured, strict=False):
             request.measured = measured
         if self.run.since is not None and self.run.since.grown:
             _fail(session)
+
+    def _counted_again(self, tests: tuple[str, ...]) -> Iterator[MeasuredRun]:
+        """Count tests again in other processes, after all fixtures are torn down."""
+        from ..storage.codec import measured_run
+        from .limits.recount import SEEDS, Recount, RecountError, recounted
+
+        for seed in SEEDS[:PROCESSES]:
+            try:
+                yield measured_run(recounted(self.config, Recount(tests, seed), PROCESS_S))
+            except RecountError:
+                return
 
     def _add_to(self, step_summary: Path) -> None:
         """Append to the file in which GitHub collects a step's summary, up to GitHub's limit."""

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from ...config.budgets import Budgets
 from ...config.checks import check
 from ...config.settings import Settings
 from ...config.table import SETTINGS
@@ -38,10 +37,10 @@ from ...model.results import Recorded, RecordedLimit, Result, Verdict
 from ...model.stack import ENDPOINT, OUTSIDE, TOTAL
 from ...storage.codec import measured_run
 from ...timing.host_speed import processor
-from ..configuration import LIMITS, configured, enforced, test_id
+from ..configuration import CHANGED, LIMITS, configured, enforced, test_id
 from ..provenance import version_of
 from .kept_objects import KeptObjects, kept_objects, new_objects, place_of
-from .recount import SEEDS, Recount, RecountError, RecountTimeError, recount, recounted
+from .recount import SEEDS, Recount, RecountError, RecountTimeError, counted_only, recount, recounted
 
 UPDATE = "--mw-budget-update"
 # The longest time to wait for a test in another process, which may wait for something that this process holds.
@@ -61,6 +60,9 @@ def configure(config: pytest.Config) -> None:
     config.stash[LIMITS] = limits = _run_limits(config)
     if limits is not None and not config.pluginmanager.has_plugin(Collected.NAME):
         config.pluginmanager.register(Collected(config), Collected.NAME)
+    order = recount()
+    if limits is None and order is not None:  # for a comparison of runs
+        config.stash[CHANGED] = lambda settings: counted_only(settings, order)
 
 
 def _run_limits(config: pytest.Config) -> RunLimits | None:
@@ -179,8 +181,7 @@ class RunLimits:
         """Return the settings of a test with its limits."""
         limits = TestLimits(self, nodeid)
         if self.recount:
-            settings = replace(settings, budgets=Budgets(), timed=False, loads=False, flamegraph="never")
-            return replace(settings, limits=limits, delayed=self.recount.delayed)
+            settings = counted_only(settings, self.recount)
         return replace(settings, limits=limits)
 
     def command(self, *tests: str, raises: bool) -> str:

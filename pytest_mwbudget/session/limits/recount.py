@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from ...config.budgets import Budgets
+from ...config.settings import Settings
 from ...model.estimate import Seconds
 from ...processes import TimeOverError, environment_of_pytest, run
 from ..artifacts import HISTORY, RENDERED, SAVE
@@ -57,6 +59,12 @@ class Recount:
     seed: int
     alone: bool = False
     delayed: bool = False
+
+
+def counted_only(settings: Settings, order: Recount) -> Settings:
+    """Return the settings of a test that is counted for another process, and neither timed nor judged."""
+    counting = replace(settings, budgets=Budgets(), timed=False, loads=False, flamegraph="never")
+    return replace(counting, delayed=order.delayed)
 
 
 def _folder() -> Path:
