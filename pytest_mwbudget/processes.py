@@ -28,7 +28,7 @@ ENDINGS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasat
 # Set by GitHub: each process of pytest would add its table to the summary of the job.
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 # What pytest-xdist sets for a worker, which projects name databases and files after.
-OF_WORKER = "PYTEST_XDIST_"
+OF_WORKER = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID")
 # Where Linux lists the processes.
 PROC = Path("/proc")
 
@@ -55,8 +55,7 @@ def environment_of_pytest(**changed: str) -> dict[str, str]:
 
     Tests that look at the CI system find what they find in this process.
     """
-    kept = (name for name in os.environ if name != STEP_SUMMARY and not name.startswith(OF_WORKER))
-    return {name: os.environ[name] for name in kept} | changed
+    return {name: value for name, value in os.environ.items() if name not in (STEP_SUMMARY, *OF_WORKER)} | changed
 
 
 def run(

@@ -405,6 +405,19 @@ class ByHostRouter(TenantRouter):
         self.route_mapping = {"*": app}
 
 
+class VersionRouter(TenantRouter):
+    """A router that chooses among apps."""
+
+    def __init__(self, app: Any) -> None:
+        super().__init__(app)
+        self.router_header = "version"
+        self.versions = {"1": app, "2": app}
+
+
+class HeaderRouter(TenantRouter):
+    router_header = "tenant"
+
+
 def test_a_layer_is_not_routing_for_its_name_or_its_methods() -> None:
     app = Starlette(
         routes=[Route("/", page, middleware=[Middleware(TenantRouter)])],
@@ -414,7 +427,9 @@ def test_a_layer_is_not_routing_for_its_name_or_its_methods() -> None:
     assert [kinds[name] for name in ("TenantRouter#1", "TenantRouter#2", "Maintenance")] == ["middleware"] * 3
     # As the outermost layer it has a row, like any other.
     assert rows(TenantRouter(app), "/")[0] == ("TenantRouter#1", "middleware")
-    assert dict(rows(Noop(ByHostRouter(app)), "/"))["ByHostRouter"] == "routing"
+    kinds = dict(rows(Noop(ByHostRouter(VersionRouter(HeaderRouter(app)))), "/"))
+    names = ("ByHostRouter", "VersionRouter", "HeaderRouter")
+    assert [kinds[name] for name in names] == ["routing", "routing", "middleware"]
 
 
 def test_layers_of_a_route() -> None:

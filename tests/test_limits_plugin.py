@@ -647,10 +647,13 @@ def test_a_run_says_that_recorded_times_are_those_of_another_processor(project: 
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(
         [
-            "mw-budgets.json: no recorded time of 1 request was judged: they are those of Abacus 3000, and this is *;"
-            " to write those of it: pytest --mw-budget --mw-budget-update [[]no-limit[]]"
+            "mw-budgets.json: no recorded time of 1 request was judged: it has times of Abacus 3000; this is *"
+            " [[]no-limit[]]"
         ]
     )
+    result.stdout.no_fnmatch_line("*to record times*")
+    result = project.run("-o", "mw_budget_record=us")
+    result.stdout.fnmatch_lines(["*; to record times of it: pytest --mw-budget --mw-budget-update [[]no-limit[]]"])
     times[total._replace(quantity="us", processor=processor())] = Limit(1e9)
     project.file.write_text(text_of(LimitsFile({**limits, **times})), encoding="utf-8")
     result = project.run()

@@ -249,9 +249,35 @@ def test_a_count_that_varies_from_process_to_process_is_decided_and_does_not_fai
     unchanged = [verdict_in_time(draw, 0, limits, seed) for seed in range(60)]
     assert Counter(verdict for verdict, _ in unchanged).keys() <= {"pass", "undecided"}
     assert sum(verdict == "undecided" for verdict, _ in unchanged) <= 2
-    assert median(number for _, number in unchanged) <= 9
+    assert median(number for _, number in unchanged) <= 13
     grown = [verdict_in_time(draw, 50, limits, seed) for seed in range(20)]
     assert {verdict for verdict, _ in grown} == {"fail"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            [967, 971, 975, 979, 983, 987, 991, 969, 973, 977, 981, 985, 989],
+            [20, 21],
+        ),  # by the hash seed, on both sides
+        ([100] * 12 + [300], [50]),  # one stray process
+    ],
+)
+def test_growth_within_the_range_of_the_base_does_not_pass(before: list[int], after: list[int]) -> None:
+    head = [number + after[place % len(after)] for place, number in enumerate(before)]
+    if before[-1] == 300:
+        head[-1] = 150
+    for look, number in enumerate((3, 4, 6, 9, 13), 1):
+        comparison = compare_pairs(pairs_of_counts(before, head)[:number], look, parsed("objects:0", "--fail"))
+        verdict = row(comparison, "Work", "objects").verdict
+        assert verdict == "fail" if number == 13 and len(after) == 2 else verdict in ("undecided", "fail")
+
+
+def test_growth_within_the_range_of_the_requests_does_not_pass() -> None:
+    base = [result({"Work": 1}, {"Work": Count(100, 100, 400)})] * 9
+    head = [result({"Work": 1}, {"Work": Count(300 + n % 2, 100, 400)}) for n in range(9)]
+    assert row(compared(pairs_of(base, head), "objects:0"), "Work", "objects").verdict == "fail"
 
 
 def test_counts_are_compared_seed_by_seed() -> None:

@@ -69,22 +69,26 @@ def is_function(callee: object) -> bool:
 def kind_of(callee: object) -> Kind:
     """Return "routing" for a route, an object with routes, and an object of a class named Router.
 
-    A class named Router that has nothing about routes, but an ASGI app, is a layer: it chooses a tenant, for example.
+    A class named Router that has nothing called a route, and a single ASGI app, is a layer: for example, it finds out
+    the tenant.
     """
     is_route = all(of_type(callee, name) is not MISSING for name in ("matches", "handle", "url_path_for"))
-    is_router = class_name(type(callee))[1].endswith("Router") and (_names_routes(callee) or not _holds_app(callee))
+    is_router = class_name(type(callee))[1].endswith("Router") and (_names_routes(callee) or len(_apps_in(callee)) != 1)
     return "routing" if is_router or is_route or _has(callee, "routes") else "middleware"
 
 
 def _names_routes(callee: object) -> bool:
-    """Return whether the name of any attribute contains "route"."""
-    names = (static_dict(callee), *map(names_in, bases(type(callee))))
-    return any("route" in name for own in names for name in own)
+    """Return whether the name of any attribute has the word "route" or "routes"."""
+    names = (name for own in (static_dict(callee), *map(names_in, bases(type(callee)))) for name in own)
+    return any(not {"route", "routes"}.isdisjoint(name.lower().split("_")) for name in names)
 
 
-def _holds_app(callee: object) -> bool:
-    """Return whether an object holds an ASGI app."""
-    return any(map(looks_asgi, held_values(callee)))
+def _apps_in(callee: object) -> list[object]:
+    """Return the ASGI apps that an object holds, also in lists and dicts."""
+    held = [*held_values(callee)]
+    lists = [value for value in held if is_a(value, list)]
+    dicts = [[*value.values()] for value in held if is_a(value, dict)]
+    return [value for values in (held, *lists, *dicts) for value in values if looks_asgi(value)]
 
 
 def is_response(callee: object) -> bool:
@@ -102,7 +106,7 @@ def _has(callee: object, *names: str) -> bool:
         return False
     copied = [name for name in names if of_type(callee, name) is MISSING]
     attributes = static_dict(callee) if copied else {}
-    return all(name in attributes for name in copied) and not (copied and _holds_app(callee))
+    return all(name in attributes for name in copied) and not (copied and any(map(looks_asgi, held_values(callee))))
 
 
 # ---- functions ------------------------------------------------------------------------------------------------------

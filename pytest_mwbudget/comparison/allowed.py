@@ -56,8 +56,8 @@ def limited_as(change: Change) -> str | None:
 def judged(change: Change, allowed: Allowed, room: float = 0.0) -> Change:
     """Return a change with the largest growth that is allowed and the verdict, as it is if nothing limits it.
 
-    A row that is new has not grown; the total contains it. What may be growth by no more than `room` above the limit
-    is none, because the figure varies by as much without any change.
+    A row that is new has not grown; the total contains it. A change passes if its interval reaches no more than `room`
+    above the limit, because the figure varies by as much without any change.
     """
     growth = allowed.get(limited_as(change) or "")
     if growth is None or change.word in ("new", "gone"):

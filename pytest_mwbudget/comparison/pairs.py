@@ -25,8 +25,8 @@ ALPHA = 0.01
 NARROW_SHARE = 0.05
 # A count that has one of two values by chance changes alike in this many pairs in 1 of 512 cases.
 EQUAL_PAIRS = 5
-# A count that varies by itself from process to process: the chance that its typical change is larger than its interval,
-# and the fewest pairs for such an interval.
+# Of a count that varies by itself from process to process: the chance that its typical change is outside the interval
+# that a pass needs, and the fewest pairs for such an interval.
 VARYING_ALPHA, ENOUGH_PAIRS = 0.01, 8
 # The times of a row. All but the first are compared only if they are limited.
 TIMES = tuple(quantity for quantity in RECORDABLE if quantity not in COUNTED)
@@ -61,7 +61,7 @@ def compare_pairs(pairs: Sequence[Pair], look: int, allowed: Allowed, *, last: b
     counted = {key: [*_counted(of_both)] for key, of_both in both.items() if of_both}
     error = spend(ALPHA, look, last=last)
     alpha = error / max(1, sum(map(len, series.values())))
-    # A count that changes alike in each pair cannot do so by chance.
+    # Only the counts that vary can change by chance.
     varying = error / max(1, sum(counts.varies for of_key in counted.values() for counts in of_key))
     evaluated = {
         key: [
@@ -200,16 +200,13 @@ class _Counts:
         return _Evaluated(replace(unknown, reason=self.why)) if is_told else None
 
     def _compared(self, alpha: float, allowed: Allowed) -> _Evaluated:
-        """Compare a count that varies by itself by its typical change: within the range of the base it is the same."""
+        """Compare the two sides. A change that is certain in neither direction may be what the count varies by."""
         before, after = (_typical(side) for side in zip(*self.both, strict=True))
-        enough = len(self.both) >= ENOUGH_PAIRS
-        by = self._typical_change(alpha) if self.varies else self._same_change()
-        room = before.high - before.low if self.varies and enough else 0.0
-        change = judged(
-            Change(self.row, self.quantity, word_for(self.quantity, by, room), before, after, by), allowed, room
-        )
+        by, room = (self._typical_change(alpha), self._room()) if self.varies else (self._same_change(), 0.0)
+        word = word_for(self.quantity, by, room)
+        change = judged(Change(self.row, self.quantity, word, before, after, by), allowed, room)
         one_way = min(self.differences) > 0 or max(self.differences) < 0
-        is_open = one_way and by.low <= 0 <= by.high and not enough
+        is_open = one_way and by.low <= 0 <= by.high and len(self.both) < ENOUGH_PAIRS
         return _Evaluated(change, is_open if change.verdict is None else change.verdict == "undecided")
 
     def _same_change(self) -> Estimate:
@@ -225,6 +222,12 @@ class _Counts:
         by = median_interval(self.differences, VARYING_ALPHA)
         ends = (by.low, by.high) if by.bounded else (min(self.differences), max(self.differences))
         return Estimate(by.estimate, min(0.0, ends[0]), max(0.0, ends[1]))
+
+    def _room(self) -> float:
+        """Return what the processes of the base differ by, but for the ends; 0 if a change is likely."""
+        likely = median_interval(self.differences, VARYING_ALPHA)
+        counts = sorted(before.estimate for before, _ in self.both)
+        return counts[-2] - counts[1] if likely.bounded and likely.low <= 0 <= likely.high else 0.0
 
 
 def _counted(pairs: Sequence[tuple[RequestFigures, RequestFigures]]) -> Iterator[_Counts]:

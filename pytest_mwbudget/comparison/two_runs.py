@@ -57,29 +57,34 @@ def counted_again(comparison: Comparison, processes: Sequence[Mapping[RequestKey
     requests = []
     for key, of_request in comparison.requests:
         again = [process[key].rows for process in processes if key in process]
-        rejudged = [judged(_if_it_varies(change, again), comparison.allowed) for change in of_request]
-        requests.append(RequestChanges(key, rejudged))
+        requests.append(
+            RequestChanges(key, [_judged_again(change, again, comparison.allowed) for change in of_request])
+        )
     return replace(comparison, requests=requests)
 
 
-def grown_counts(comparison: Comparison) -> dict[str, None]:
-    """Return the ids of the tests with a count that grew by too much."""
-    return {key.nodeid: None for key, change in comparison.judged("fail") if change.traits.counted}
+def grown_counts(comparison: Comparison) -> list[Change]:
+    """Return the counts that grew by too much."""
+    return [change for _, change in comparison.judged("fail") if change.traits.counted]
 
 
-def _if_it_varies(change: Change, processes: Sequence[Mapping[str, RowFigures]]) -> Change:
-    """Return a count that grew by too much with the interval that its differences between processes give it."""
-    if change.verdict != "fail" or not change.traits.counted or change.before is None or change.after is None:
+def _judged_again(change: Change, processes: Sequence[Mapping[str, RowFigures]], allowed: Allowed) -> Change:
+    """Judge a count that grew by too much with the interval that its differences between processes give it."""
+    if change.verdict != "fail" or not change.traits.counted or change.change is None or change.after is None:
         return change
     rows = [rows[change.row].figures for rows in processes if change.row in rows]
     counts = [change.after, *(figures[change.quantity] for figures in rows if change.quantity in figures)]
-    low, high = min(count.low for count in counts), max(count.high for count in counts)
-    room = BETWEEN_PROCESSES * (max(c.estimate for c in counts) - min(c.estimate for c in counts))
-    if not room:
+    numbers = [count.estimate for count in counts]
+    if min(numbers) == max(numbers):
         return change
-    by = Estimate(change.after.estimate - change.before.estimate, low - change.before.high, high - change.before.low)
-    by = by.widened(room)
-    return replace(change, change=by, word=word_for(change.quantity, by, math.inf))
+    room = BETWEEN_PROCESSES * (max(numbers) - min(numbers))
+    low = change.change.low + min(count.low for count in counts) - change.after.low
+    high = change.change.high + max(count.high for count in counts) - change.after.high
+    again = judged(replace(change, change=Estimate(change.change.estimate, low - room, high + room)), allowed)
+    if again.verdict == "fail":
+        return again
+    reason = f"it differs between processes of this run, from {min(numbers):g} to {max(numbers):g}"
+    return replace(change, word="not comparable", change=None, verdict="undecided", reason=reason)
 
 
 def changes(before: RequestFigures, after: RequestFigures, surroundings: Comparable) -> tuple[Change, ...]:

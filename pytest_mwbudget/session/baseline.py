@@ -21,8 +21,8 @@ from ..report.comparison import grown_sentences, unjudged_sentences
 from ..storage.saved_runs import located, stored_runs
 from .configuration import enforced, plugin_folder
 
-# Counts these tests again in other processes, as many as can be had.
-CountAgain: TypeAlias = Callable[[tuple[str, ...]], Iterable[MeasuredRun]]
+# Counts these tests again in other processes, as many as can be had, with this hash seed; None: with several.
+CountAgain: TypeAlias = Callable[[tuple[str, ...], int | None], Iterable[MeasuredRun]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +36,25 @@ class Baseline:
     def compared(self, run: MeasuredRun, again: CountAgain) -> MeasuredRun:
         """Return a run with the changes of its figures, and what they broke.
 
-        Tests with a count that grew by too much are counted `again` in other processes.
+        If a count grew by too much, the tests are counted `again` in other processes.
         """
         comparison = compare(merged(self.runs), merged({"this run": run}), self.allowed)
-        tests = grown_counts(comparison)
-        if tests:
-            processes = [
-                {key: figures_of(result) for key, result in keyed(other.measured)} for other in again(tuple(tests))
-            ]
+        if grown_counts(comparison):
+            # All tests, because a count may depend on the tests before.
+            tests = tuple(dict.fromkeys(nodeid for nodeid, _ in run.measured))
+            others = again(tests, self._seed(run))
+            processes = [{key: figures_of(result) for key, result in keyed(other.measured)} for other in others]
             comparison = counted_again(comparison, processes)
         changes = dict(comparison.requests)
         measured = tuple(
             (key.nodeid, replace(result, changes=tuple(changes.get(key, ())))) for key, result in keyed(run.measured)
         )
         return replace(run, measured=measured, since=since_of(self.name, self.runs, comparison))
+
+    def _seed(self, run: MeasuredRun) -> int | None:
+        """Return the hash seed of all runs, None if they differ or are random."""
+        (seed, *others) = {run.run.hash_seed, *(stored.run.hash_seed for stored in self.runs.values())}
+        return int(seed) if seed is not None and seed.isdigit() and not others else None
 
 
 def since_of(name: str, runs: Mapping[str, MeasuredRun], comparison: Comparison) -> Since:

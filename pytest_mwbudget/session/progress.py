@@ -11,6 +11,14 @@ import pytest
 WAITING = "waiting for another process that measures"
 
 
+def tell(config: pytest.Config, text: str) -> None:
+    """Write a line on what takes long at the end of a run."""
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None:
+        terminal.write_line("")
+        terminal.write_line(f"mw-budget: {text}")
+
+
 class Progress:
     """Shows on a terminal how far a long measurement is. A long wait has a line elsewhere too, once in a run."""
 

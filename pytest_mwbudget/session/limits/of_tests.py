@@ -7,8 +7,10 @@ import os
 import platform
 import shlex
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
+from tempfile import gettempdir
 from typing import Any
 
 import pytest
@@ -36,6 +38,7 @@ from ...model.request_keys import RequestKey, keyed
 from ...model.results import Recorded, RecordedLimit, Result, Verdict
 from ...model.stack import ENDPOINT, OUTSIDE, TOTAL
 from ...storage.codec import measured_run
+from ...storage.file_lock import held
 from ...timing.host_speed import processor
 from ..configuration import CHANGED, LIMITS, configured, enforced, test_id
 from ..provenance import version_of
@@ -297,7 +300,9 @@ def rechecked(
         if not broken - certain or broken & same or faked() or left_s <= 0 or config.stash.get(TOOK_TOO_LONG, False):
             break
         try:
-            again = dict(keyed(measured_run(recounted(config, Recount((nodeid,), seed, alone=True), left_s)).measured))
+            with _turn(left_s):
+                document = recounted(config, Recount((nodeid,), seed, alone=True), left_s)
+            again = dict(keyed(measured_run(document).measured))
         except RecountError as error:
             config.stash[TOOK_TOO_LONG] = left_s == RECHECK_S and isinstance(error, RecountTimeError)
             break
@@ -308,6 +313,12 @@ def rechecked(
                 rejudged[number] = judged_in_another(rejudged[number], again[key], seed)
     same.update(count for count in certain if count[0] not in (OUTSIDE, ENDPOINT, TOTAL))
     return rejudged
+
+
+def _turn(patience_s: Seconds) -> AbstractContextManager[None]:
+    """Let workers of pytest-xdist count again in turn: what they name after a worker is the same in these processes."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    return nullcontext() if run is None else held(Path(gettempdir()) / f"mw-budget-recount-{run}.lock", patience_s)
 
 
 def _broken(

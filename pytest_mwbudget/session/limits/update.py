@@ -26,6 +26,7 @@ from ...report.text import amount, printable
 from ...storage.file_lock import held
 from ..artifacts import put
 from ..configuration import LIMITS, verbosity
+from ..progress import tell
 from .evidence import DiffersAlone, Evidence
 from .kept_objects import remember
 from .of_tests import UPDATE, Collected, RunLimits, read, surroundings
@@ -121,8 +122,9 @@ def _say_which_times_were_not_judged(
     if others:
         number = "1 request" if len(others) == 1 else f"{len(others)} requests"
         theirs = " and ".join(sorted(set[str]().union(*others)))
-        text = f"{run.name}: no recorded time of {number} was judged: they are those of {theirs}, and this is"
-        text += f" {run.processor}; to write those of it: {run.command(raises=False)}"
+        text = f"{run.name}: no recorded time of {number} was judged: it has times of {theirs}; this is {run.processor}"
+        if not set(run.quantities).issubset(COUNTED):
+            text += f"; to record times of it: {run.command(raises=False)}"
         outcome.say(tagged(text, "no-limit"), "yellow")
 
 
@@ -244,10 +246,7 @@ class _Ending:
         return set().union(*(update.of_counts for update in self._updated(self.run.file, rules, measured)))
 
     def _progress(self, text: str) -> None:
-        terminal = self.config.pluginmanager.get_plugin("terminalreporter")
-        if terminal is not None:
-            terminal.write_line("")
-            terminal.write_line(f"mw-budget: {text}")
+        tell(self.config, text)
 
     # ---- what is said ---------------------------------------------------------------------------------------------
 
