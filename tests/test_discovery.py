@@ -418,6 +418,30 @@ class HeaderRouter(TenantRouter):
     router_header = "tenant"
 
 
+class Protected(TenantRouter):
+    """A layer that lists routes."""
+
+    routes = ("/admin", "/api")
+
+
+class ProtectedBySlots:
+    __slots__ = ("app", "routes")
+
+    def __init__(self, app: Any) -> None:
+        self.app, self.routes = app, ["/admin"]
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+
+
+class Forwarding(Noop):
+    """A layer that has the routes of the app inside."""
+
+    @property
+    def routes(self) -> Any:
+        return self.app.routes
+
+
 def test_a_layer_is_not_routing_for_its_name_or_its_methods() -> None:
     app = Starlette(
         routes=[Route("/", page, middleware=[Middleware(TenantRouter)])],
@@ -427,6 +451,8 @@ def test_a_layer_is_not_routing_for_its_name_or_its_methods() -> None:
     assert [kinds[name] for name in ("TenantRouter#1", "TenantRouter#2", "Maintenance")] == ["middleware"] * 3
     # As the outermost layer it has a row, like any other.
     assert rows(TenantRouter(app), "/")[0] == ("TenantRouter#1", "middleware")
+    for guard in (Protected, ProtectedBySlots, Forwarding):
+        assert rows(guard(app), "/")[0] == (guard.__name__, "middleware")
     kinds = dict(rows(Noop(ByHostRouter(VersionRouter(HeaderRouter(app)))), "/"))
     names = ("ByHostRouter", "VersionRouter", "HeaderRouter")
     assert [kinds[name] for name in names] == ["routing", "routing", "middleware"]

@@ -631,6 +631,35 @@ def test_a_budget_by_name_must_name_a_layer_of_some_request(suite: Suite) -> Non
     outcome.says("GET /health: Header 1 task, budget 0", "'Heder'*Did you mean 'Header'?")
 
 
+def test_a_layer_that_a_budget_names_may_be_in_a_request_that_is_not_judged(suite: Suite) -> None:
+    outcome = suite.run(
+        """
+        @pytest.mark.mw_budget(layers={"Header": {"tasks": 5}}, undecided="fail")
+        def test_another_request_has_it():
+            TestClient(make(Header)).get("/health")
+            TestClient(app).get("/health")
+
+        @pytest.mark.mw_budget(layers={"Header": {"tasks": 5}}, undecided="fail")
+        def test_a_request_that_is_not_found_has_it():
+            TestClient(make(Header)).get("/nowhere")
+            TestClient(app).get("/health")
+
+        @pytest.mark.mw_budget(layers={"Header": {"tasks": 5}})
+        def test_a_request_that_was_left_out_may_have_it():
+            TestClient(make(Header)).post("/health")
+            TestClient(app).get("/health")
+
+        @pytest.mark.mw_budget(layers={"Header": {"tasks": 5}}, undecided="fail")
+        def test_where_undecided_fails():
+            TestClient(make(Header)).post("/health")
+            TestClient(app).get("/health")
+        """,
+        UNDRAWN,
+    )
+    outcome.assert_outcomes(passed=3, failed=1)
+    outcome.says("*it may be in a request that was left out*")
+
+
 def test_a_loop_that_is_not_the_clients_is_a_reason(suite: Suite) -> None:
     outcome = suite.run(
         """

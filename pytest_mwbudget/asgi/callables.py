@@ -69,26 +69,26 @@ def is_function(callee: object) -> bool:
 def kind_of(callee: object) -> Kind:
     """Return "routing" for a route, an object with routes, and an object of a class named Router.
 
-    A class named Router that has nothing called a route, and a single ASGI app, is a layer: for example, it finds out
-    the tenant.
+    With a single ASGI app, and without anything else that is called a route, such an object is a layer: it finds out
+    the tenant, or guards the routes that it lists.
     """
-    is_route = all(of_type(callee, name) is not MISSING for name in ("matches", "handle", "url_path_for"))
-    is_router = class_name(type(callee))[1].endswith("Router") and (_names_routes(callee) or len(_apps_in(callee)) != 1)
-    return "routing" if is_router or is_route or _has(callee, "routes") else "middleware"
+    if all(of_type(callee, name) is not MISSING for name in ("matches", "handle", "url_path_for")):
+        return "routing"  # a route
+    routed = class_name(type(callee))[1].endswith("Router") or _has(callee, "routes")
+    return "routing" if routed and (_names_routes(callee) or not _has_one_app(callee)) else "middleware"
 
 
 def _names_routes(callee: object) -> bool:
-    """Return whether the name of any attribute has the word "route" or "routes"."""
+    """Return whether the name of any attribute but `routes` has the word "route" or "routes"."""
     names = (name for own in (static_dict(callee), *map(names_in, bases(type(callee)))) for name in own)
-    return any(not {"route", "routes"}.isdisjoint(name.lower().split("_")) for name in names)
+    return any(not {"route", "routes"}.isdisjoint(name.lower().split("_")) for name in names if name != "routes")
 
 
-def _apps_in(callee: object) -> list[object]:
-    """Return the ASGI apps that an object holds, also in lists and dicts."""
-    held = [*held_values(callee)]
-    lists = [value for value in held if is_a(value, list)]
-    dicts = [[*value.values()] for value in held if is_a(value, dict)]
-    return [value for values in (held, *lists, *dicts) for value in values if looks_asgi(value)]
+def _has_one_app(callee: object) -> bool:
+    """Return whether an object holds a single ASGI app, and no list or dict of apps to choose from."""
+    held: list[Any] = [*held_values(callee)]
+    lists = [value for value in held if is_a(value, list)] + [[*value.values()] for value in held if is_a(value, dict)]
+    return sum(map(looks_asgi, held)) == 1 and not any(looks_asgi(value) for values in lists for value in values)
 
 
 def is_response(callee: object) -> bool:

@@ -50,6 +50,8 @@ class OwnRequests(MeasuredRequests):
         # The apps are kept, because two apps that exist one after the other may have the same id.
         self._known: dict[tuple[object, ...], object] = {}
         self._unjudged: list[Result] = []
+        # By which each result was judged.
+        self._budgets: list[Budgets] = []
         self._unmatched: set[str] | None = None
         self._unmatched_parts: set[str] | None = None
         self._parts: dict[str, Layer] = {}
@@ -76,18 +78,27 @@ class OwnRequests(MeasuredRequests):
 
     def budgets_of(self, result: Result) -> Budgets:
         """Return the budgets by which a result was judged."""
-        return Budgets() if any(result is unjudged for unjudged in self._unjudged) else self.settings.budgets
+        return next(budgets for own, budgets in zip(self.results, self._budgets, strict=True) if own is result)
 
     def why_none_judged(self) -> str | None:
-        """Say that the test called an app and none of its requests was judged; None if one was."""
+        """Say that the test called an app and none of its requests was judged; None if one was.
+
+        A layer that a budget names may be in a request that was left out.
+        """
         if not self.tried or len(self.results) > len(self._unjudged):
-            return None
+            unknown = self._unknown() if self.left_out else None
+            return (
+                None if unknown is None else tagged(f"{unknown}; it may be in a request that was left out", "left-out")
+            )
         whys = [f"{left_out.request}: {left_out.reason}" for left_out in self.left_out]
         whys += [f"{unjudged.request}: {_why_unjudged(unjudged.status, self.settings)}" for unjudged in self._unjudged]
         return tagged(f"none of its requests was judged ({'; '.join(whys)})", "left-out")
 
     def unknown_layer(self) -> str | None:
-        """Say which budget names a layer that no request of the test has; None if there is none."""
+        """Say which budget names a layer that no request of the test has; None if there is none, or nobody knows."""
+        return None if self.left_out else self._unknown()
+
+    def _unknown(self) -> str | None:
         if self._unmatched:
             return no_such_layer(min(self._unmatched), [*self._layers.values()])
         return no_such_part(min(self._unmatched_parts), [*self._parts.values()]) if self._unmatched_parts else None
@@ -119,13 +130,20 @@ class OwnRequests(MeasuredRequests):
             self.leave_out(line, why)
             return
         unjudged = _why_unjudged(caller.status, settings)
+        budgets = Budgets()
 
-        def choose(stack: Stack, settings: Settings) -> Settings | None:
+        def choose(stack: Stack, wanted: Settings) -> Settings | None:
+            nonlocal budgets
             layers = [layer for _, layer in stack.layers]
             if not self._is_new(request, tuple(layer.name for layer in layers if layer.entered)):
                 return None
-            settings = self._settings_of(settings, layers)
-            return settings if unjudged else self._without_unmatched(settings, stack)
+            wanted = self._settings_of(wanted, layers)
+            if unjudged:
+                self._without_unmatched(settings, stack)  # its layers are known all the same
+                return wanted
+            wanted = self._without_unmatched(wanted, stack)
+            budgets = wanted.budgets
+            return wanted
 
         publish = self.publisher(len(self.results) + 1)
         with self.in_time() as environment:
@@ -144,6 +162,7 @@ class OwnRequests(MeasuredRequests):
             result = replace(result, notes=(*result.notes, tagged(f"Not judged: {unjudged}.", "not-judged")))
             self._unjudged.append(result)
         self.results.append(result)
+        self._budgets.append(budgets)
 
     def _is_new(self, request: Recorded, entered: tuple[str, ...]) -> bool:
         """Return whether this request is to be measured, and remember it."""
