@@ -654,6 +654,9 @@ def notes(
         ("No verdict beyond ±15 %", [verdict for verdict in far if undecided(verdict)]),
     ):
         yield f"{title}: {tally(wrong)}."
+    within = sum(reading["budget_us"] < reading["saved_us"] for reading in kept if false_fail(reading))
+    if within:
+        yield f"In {within} of the false fails, the budget is below what removing the layer saves."
     why = Counter(verdict["reason"] for verdict in far if undecided(verdict))
     if why:
         counted = ", ".join(f"{text} {count} times" for text, count in why.most_common())

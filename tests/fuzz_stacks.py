@@ -359,6 +359,9 @@ def _other_layers(measurement: Measurement, rows: list[Row]) -> Iterator[Violati
     if not all(name in possible for name in left_out):
         yield Violation("no layer missing or invented", f"not entered are {left_out}")
     for report in reports:
+        routing = report.layer.kind == "routing"
+        if routing != (_bare(report.name) == "Router"):
+            yield Violation("general budgets apply to each layer", f"{report.name} is {report.layer.kind}")
         if (report.layer.merged_with is None) != (report.layer.merged_because is None):
             yield Violation("no layer missing or invented", f"{report.name} is merged without a reason")
 

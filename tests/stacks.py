@@ -737,6 +737,29 @@ class Updated(Plain):
         super().__init__(part, app)
 
 
+class TenantRouter(Plain):
+    """A layer with the name of a router."""
+
+
+class Guard(Plain):
+    """A layer that lists routes, and has methods that a route has too."""
+
+    routes = ("/sub/x",)
+
+    def matches(self, scope: Any) -> bool:
+        return scope["path"] in self.routes
+
+    def handle(self) -> None: ...
+
+
+class Forwarding(Plain):
+    """A layer that has the routes of the app inside it."""
+
+    @property
+    def routes(self) -> Any:
+        return getattr(self.app, "routes", [])
+
+
 class Method:
     """A layer entered through a method other than `__call__`."""
 
@@ -920,6 +943,9 @@ FORMS |= {
     "class that calls super": Form(Inherits, ("Inherits",)),
     "frozen dataclass": Form(Frozen, ("Frozen",)),
     "slotted dataclass": Form(Slotted, ("Slotted",)),
+    "class named like a router": Form(TenantRouter, ("TenantRouter",)),
+    "class that lists routes": Form(Guard, ("Guard",)),
+    "class that forwards routes": Form(Forwarding, ("Forwarding",)),
     "bound method": Form(lambda part, app: Method(part, app).handle, ("Method",)),
     "function made by an object": Form(lambda part, app: Made(part)(app), ("Made",)),
     "decorated call": Form(Decorated, ("Decorated",)),

@@ -69,13 +69,13 @@ def is_function(callee: object) -> bool:
 def kind_of(callee: object) -> Kind:
     """Return "routing" for a route, an object with routes, and an object of a class named Router.
 
-    With a single ASGI app, and without anything else that is called a route, such an object is a layer: it finds out
-    the tenant, or guards the routes that it lists.
+    Without apps to choose from, and without anything else that is called a route, such an object is a layer: it finds
+    out the tenant, or guards the routes that it lists.
     """
     if all(of_type(callee, name) is not MISSING for name in ("matches", "handle", "url_path_for")):
         return "routing"  # a route
     routed = class_name(type(callee))[1].endswith("Router") or _has(callee, "routes")
-    return "routing" if routed and (_names_routes(callee) or not _has_one_app(callee)) else "middleware"
+    return "routing" if routed and (_names_routes(callee) or _chooses(callee)) else "middleware"
 
 
 def _names_routes(callee: object) -> bool:
@@ -84,11 +84,11 @@ def _names_routes(callee: object) -> bool:
     return any(not {"route", "routes"}.isdisjoint(name.lower().split("_")) for name in names if name != "routes")
 
 
-def _has_one_app(callee: object) -> bool:
-    """Return whether an object holds a single ASGI app, and no list or dict of apps to choose from."""
+def _chooses(callee: object) -> bool:
+    """Return whether an object holds several ASGI apps, or a list or dict of them."""
     held: list[Any] = [*held_values(callee)]
     lists = [value for value in held if is_a(value, list)] + [[*value.values()] for value in held if is_a(value, dict)]
-    return sum(map(looks_asgi, held)) == 1 and not any(looks_asgi(value) for values in lists for value in values)
+    return sum(map(looks_asgi, held)) > 1 or any(looks_asgi(value) for values in lists for value in values)
 
 
 def is_response(callee: object) -> bool:
