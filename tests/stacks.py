@@ -329,6 +329,17 @@ async def allowed(scope: Any, receive: Any, send: Any) -> bool:
     return bool(scope["type"] == "http")
 
 
+@habit(bare=True)
+async def audits_after_the_answer(call: Call, go: Go) -> Any:
+    answer = await go()
+    await audit(call.scope, call.receive, call.send)
+    return answer
+
+
+async def audit(scope: Any, receive: Any, send: Any) -> None:
+    """Look at a request that was answered: a function with the signature of an ASGI app that is not an app."""
+
+
 class Lookup:
     """An object with the signature of an ASGI app that returns a dict."""
 

@@ -458,6 +458,23 @@ def test_a_layer_is_not_routing_for_its_name_or_its_methods() -> None:
     assert [kinds[name] for name in names] == ["routing", "routing", "middleware"]
 
 
+async def audit(scope: Any, receive: Any, send: Any) -> None:
+    """Note a request."""
+
+
+class Mirror(Noop):
+    """Have each request audited after the response."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+        await audit(dict(scope), receive, send)
+
+
+def test_what_is_called_after_the_answer_is_not_the_endpoint() -> None:
+    app = Starlette(routes=[Route("/", page)], middleware=[Middleware(Mirror), Middleware(Noop)])
+    assert [name for name, _ in rows(app, "/")] == ["ServerErrorMiddleware", "Mirror", "Noop", "ExceptionMiddleware"]
+
+
 def test_layers_of_a_route() -> None:
     assert rows(starlette(), "/layered")[2:] == [
         ("ExceptionMiddleware", "middleware"),

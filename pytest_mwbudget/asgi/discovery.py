@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import TypeAlias
 
 from ..interpreter.clocks import perf_counter_ns
@@ -279,6 +279,7 @@ def _layer_calls(trace: Trace) -> list[TracedCall]:
         if not (
             own
             or _is_helper(call, trace)
+            or _comes_after_the_answer(call, trace)
             or _is_decorated(call)
             or _is_routers_way(call, method)
             or is_response(call.callee)
@@ -305,6 +306,15 @@ def _is_helper(call: TracedCall, trace: Trace) -> bool:
     if unknown or call.answer is None or call.sent:
         return False
     return not any(inner.answer is call.answer and call in inner.outer() for inner in trace.calls)
+
+
+def _comes_after_the_answer(call: TracedCall, trace: Trace) -> bool:
+    """Return whether another app has answered, and this one is called besides: to mirror or to audit the request."""
+    if call.sent or trace.unwatched:
+        return False
+    before = takewhile(lambda other: other is not call, trace.calls)
+    around = {*call.outer()}
+    return any(other.sent and other not in around for other in before)
 
 
 def _is_decorated(call: TracedCall) -> bool:
