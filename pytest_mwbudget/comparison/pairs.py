@@ -178,7 +178,7 @@ class _Counts:
 
     @property
     def differences(self) -> list[float]:
-        """What the typical count of a process differs by from that of its neighbour."""
+        """The difference between the typical counts of the two processes, for each pair."""
         return [after.estimate - before.estimate for before, after in self.both]
 
     @property

@@ -65,12 +65,16 @@ def counted_again(comparison: Comparison, processes: Sequence[Mapping[RequestKey
 
 def grown_counts(comparison: Comparison) -> list[Change]:
     """Return the counts that grew by too much."""
-    return [change for _, change in comparison.judged("fail") if change.traits.counted]
+    return [change for _, change in comparison.changes if _is_grown_count(change)]
+
+
+def _is_grown_count(change: Change) -> bool:
+    return change.verdict == "fail" and change.traits.counted
 
 
 def _judged_again(change: Change, processes: Sequence[Mapping[str, RowFigures]], allowed: Allowed) -> Change:
     """Judge a count that grew by too much with the interval that its differences between processes give it."""
-    if change.verdict != "fail" or not change.traits.counted or change.change is None or change.after is None:
+    if not _is_grown_count(change) or change.change is None or change.after is None:
         return change
     rows = [rows[change.row].figures for rows in processes if change.row in rows]
     counts = [change.after, *(figures[change.quantity] for figures in rows if change.quantity in figures)]

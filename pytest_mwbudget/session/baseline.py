@@ -34,7 +34,7 @@ class Baseline:
     allowed: Allowed
 
     def compared(self, run: MeasuredRun, again: CountAgain) -> MeasuredRun:
-        """Return a run with the changes of its figures, and what they broke.
+        """Return the run with the change of each figure, and the limits that these changes exceed.
 
         If a count grew by too much, the tests are counted `again` in other processes.
         """

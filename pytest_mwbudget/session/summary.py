@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 OUTCOMES = ("passed", "failed", "skipped")
 # The values of --tb that show no failure in full.
 WITHOUT_FAILURES = ("line", "no")
-# So many processes tell whether a count that grew differs from process to process. Each may take so many seconds.
+# The number of processes that show whether a count differs between processes, and the most seconds for each.
 PROCESSES, PROCESS_S = 3, 300.0
 
 
@@ -245,10 +245,10 @@ class Summary:
     def _counted_again(self, tests: tuple[str, ...], seed: int | None) -> Iterator[MeasuredRun]:
         """Count tests again in other processes, after all fixtures are torn down."""
         from ..storage.codec import measured_run
+        from .limits.evidence import number_of
         from .limits.recount import SEEDS, Recount, RecountError, recounted
 
-        number = "1 test" if len(tests) == 1 else f"{len(tests)} tests"
-        tell(self.config, f"a count grew: counting {number} again in {PROCESSES} other processes")
+        tell(self.config, f"a count grew: counting {number_of(tests)} again in {PROCESSES} other processes")
         try:
             for own_seed in SEEDS[:PROCESSES]:
                 order = Recount(tests, own_seed if seed is None else seed)

@@ -63,7 +63,7 @@ class Evidence:
         tests = {key.nodeid for key, (own,) in self.together.items() if any(own.counted)}
         if not tests:
             return set()
-        progress(f"counting {_number(tests)} again in another process")
+        progress(f"counting {number_of(tests)} again in another process")
         for key, measured in self._recounted(Recount(tuple(sorted(tests)), TOGETHER, delayed=True)):
             if key in self.together:
                 self.together[key].append(measured)
@@ -114,7 +114,7 @@ class Evidence:
     def _count_alone(self, tests: Collection[str], seeds: Sequence[int], progress: Progress) -> None:
         if tests:
             times = "" if len(seeds) == 1 else f", {len(seeds)} times, because counts differ between processes"
-            progress(f"counting {_number(tests)} alone, each in a process of its own{times}")
+            progress(f"counting {number_of(tests)} alone, each in a process of its own{times}")
         for test in sorted(tests):
             for seed in seeds:
                 try:
@@ -151,5 +151,6 @@ def _joined(
     return first
 
 
-def _number(tests: Collection[str]) -> str:
+def number_of(tests: Collection[str]) -> str:
+    """Return the number of tests in words."""
     return "1 test" if len(tests) == 1 else f"{len(tests)} tests"

@@ -316,7 +316,7 @@ def rechecked(
 
 
 def _turn(patience_s: Seconds) -> AbstractContextManager[None]:
-    """Let workers of pytest-xdist count again in turn: what they name after a worker is the same in these processes."""
+    """Let one worker of pytest-xdist count again at a time: these processes share what is named after a worker."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
     return nullcontext() if run is None else held(Path(gettempdir()) / f"mw-budget-recount-{run}.lock", patience_s)
 

@@ -63,8 +63,7 @@ class Recount:
 
 def counted_only(settings: Settings, order: Recount) -> Settings:
     """Return the settings of a test that is counted for another process, and neither timed nor judged."""
-    counting = replace(settings, budgets=Budgets(), timed=False, loads=False, flamegraph="never")
-    return replace(counting, delayed=order.delayed)
+    return replace(settings, budgets=Budgets(), timed=False, loads=False, flamegraph="never", delayed=order.delayed)
 
 
 def _folder() -> Path:

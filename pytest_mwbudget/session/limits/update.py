@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -220,7 +221,7 @@ class _Ending:
         first = {key: [costs] for measured in self.measured.values() for key, costs in measured.items()}
         evidence = self.evidence = Evidence(self.config, self.run.quantities, first)
         try:
-            written = evidence.collect(lambda joined: self._written_of(joined, rules), self._progress)
+            written = evidence.collect(lambda joined: self._written_of(joined, rules), partial(tell, self.config))
         except RecountError as error:
             self.outcome.refuse(f"{name}: no count is written, because counting in another process failed: {error}")
             self.measured = {
@@ -244,9 +245,6 @@ class _Ending:
         """Return the tests of which an update by these costs would write a count."""
         measured = {here: {key: joined[key] for key in by_key} for here, by_key in self.measured.items()}
         return set().union(*(update.of_counts for update in self._updated(self.run.file, rules, measured)))
-
-    def _progress(self, text: str) -> None:
-        tell(self.config, text)
 
     # ---- what is said ---------------------------------------------------------------------------------------------
 

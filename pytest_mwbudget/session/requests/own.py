@@ -81,21 +81,16 @@ class OwnRequests(MeasuredRequests):
         return next(budgets for own, budgets in zip(self.results, self._budgets, strict=True) if own is result)
 
     def why_none_judged(self) -> str | None:
-        """Say that the test called an app and none of its requests was judged; None if one was.
-
-        A layer that a budget names may be in a request that was left out.
-        """
+        """Say that no request was judged, or that a named layer may be in one that was left out; otherwise None."""
         if not self.tried or len(self.results) > len(self._unjudged):
             unknown = self._unknown() if self.left_out else None
-            return (
-                None if unknown is None else tagged(f"{unknown}; it may be in a request that was left out", "left-out")
-            )
+            return unknown and tagged(f"{unknown}; it may be in a request that was left out", "left-out")
         whys = [f"{left_out.request}: {left_out.reason}" for left_out in self.left_out]
         whys += [f"{unjudged.request}: {_why_unjudged(unjudged.status, self.settings)}" for unjudged in self._unjudged]
         return tagged(f"none of its requests was judged ({'; '.join(whys)})", "left-out")
 
     def unknown_layer(self) -> str | None:
-        """Say which budget names a layer that no request of the test has; None if there is none, or nobody knows."""
+        """Say which budget names a layer that no request has; None if none does, or if a request was left out."""
         return None if self.left_out else self._unknown()
 
     def _unknown(self) -> str | None:
