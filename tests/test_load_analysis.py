@@ -15,6 +15,7 @@ from pytest_mwbudget.analysis.shares import (
     Conditions,
     Observation,
     Round,
+    behind_server,
     bypassed,
     divided,
     grows,
@@ -22,6 +23,7 @@ from pytest_mwbudget.analysis.shares import (
     judge_p99,
     judge_share,
     lacking,
+    negligible_us,
     quantile_ms,
     rps_of,
     starts,
@@ -414,35 +416,53 @@ def row(us: Estimate | None, busy: Estimate | None = None, wait_us: float = 0.0)
     return ResultRow(layer, us, occupation=occupation, counts=counts())
 
 
+def split(row: ResultRow, why: str | None, *, bound: bool = True, clients: int = 100) -> LayerLoad:
+    """Return the share of a row in an app that answers a request each 1000 µs."""
+    return divided(row, Bursts([{None: burst(1000.0)}] * 6), clients, why, bound=bound)
+
+
 def test_the_share_of_a_layer_is_of_the_time_in_which_it_holds_the_event_loop() -> None:
     us, busy = Estimate(100.0, 90.0, 110.0), Estimate(20.0, 10.0, 30.0)
-    assert divided(row(us), 1000.0, "it answers") == LayerLoad(us / 1000, "split", "it answers")
-    assert divided(row(us, busy), 1000.0, None) == LayerLoad(us / 1000, "split", "there was too little time for it")
-    assert divided(row(us, busy, wait_us=80.0), 1000.0, None).share == busy / 1000
+    assert split(row(us), "it answers") == LayerLoad(us / 1000, "split", "it answers", "wall")
+    assert split(row(us, busy), None) == LayerLoad(us / 1000, "split", "there was too little time for it", "wall")
+    assert split(row(us, busy, wait_us=80.0), None).share == busy / 1000
     for unknown in (None, Estimate(1.0, -math.inf, math.inf)):
-        assert divided(row(unknown), 1000.0, "it answers") == LayerLoad(why="it answers")
+        assert split(row(unknown), "it answers") == LayerLoad(why="it answers")
+
+
+@pytest.mark.parametrize("clients", [1, 50])
+def test_where_the_app_waits_the_share_of_a_layer_is_of_what_its_client_waits_for(clients: int) -> None:
+    us, busy = Estimate(100.0, 90.0, 110.0), Estimate(20.0, 10.0, 30.0)
+    assert split(row(us, busy, wait_us=80.0), None, bound=False, clients=clients).share == us / (1000.0 * clients)
 
 
 def test_no_share_is_above_the_whole() -> None:
-    assert divided(row(Estimate(1010.0, 990.0, 1030.0)), 1000.0, None).share == Estimate(1.0, 0.99, 1.0)
-    assert divided(row(Estimate(1020.0, 1010.0, 1030.0)), 1000.0, None).share == Estimate(1.0, 1.0, 1.0)
-    longer = "its self time is longer than the time between two responses, so the two cannot be compared"
+    assert split(row(Estimate(1010.0, 990.0, 1030.0)), None).share == Estimate(1.0, 0.99, 1.0)
+    assert split(row(Estimate(1020.0, 1010.0, 1030.0)), None).share == Estimate(1.0, 1.0, 1.0)
+    longer = "its self time is longer than a request under load, so the two cannot be compared"
     us = Estimate(1520.0, 1510.0, 1530.0)
-    assert divided(row(us), 1000.0, "it answers") == LayerLoad(why=f"it answers; {longer}")
-    assert divided(row(us), 1000.0, None) == LayerLoad(why=longer)
+    assert split(row(us), "it answers") == LayerLoad(why=f"it answers; {longer}")
+    assert split(row(us), None) == LayerLoad(why=longer)
 
 
 def test_layers_that_take_next_to_nothing_are_not_bypassed() -> None:
-    assert is_negligible(row(Estimate(1.0, 0.0, 4.9)), 500.0)
-    assert not is_negligible(row(Estimate(1.0, 0.0, 5.1)), 500.0)
-    assert not is_negligible(row(None), 500.0)
+    assert is_negligible(row(Estimate(1.0, 0.0, 4.9)), 5.0, None)
+    assert not is_negligible(row(Estimate(1.0, 0.0, 5.1)), 5.0, None)
+    assert not is_negligible(row(None), 5.0, None)
+    assert is_negligible(row(Estimate(1.0, 0.0, 4.9)), 5.0, Wait(1.0, 2.0))
+    assert not is_negligible(row(Estimate(1.0, 0.0, 4.9)), 5.0, Wait(1.0, 1e6, serialises=True))
+
+
+@pytest.mark.parametrize(("waited_us", "expected"), [(0.0, 5.0), (1_000.0, 5.0), (50_000.0, 50.0)])
+def test_next_to_nothing_is_a_share_of_the_work_or_of_the_wait(waited_us: float, expected: float) -> None:
+    assert negligible_us(500.0, waited_us) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("starting", [counts(tasks=1), counts(threads=1), None])
 def test_layers_that_start_what_may_go_on_after_the_request_are_bypassed(starting: Counts | None) -> None:
     layer = replace(row(Estimate(1.0, 0.0, 4.9)), counts=starting)
     assert starts(layer)
-    assert not is_negligible(layer, 500.0)
+    assert not is_negligible(layer, 5.0, None)
 
 
 def test_the_task_of_the_inner_app_ends_with_the_request() -> None:
@@ -498,15 +518,27 @@ def test_the_share_of_the_split_needs_more_room_to_fail() -> None:
 
 
 def test_the_share_of_the_split_passes_no_layer_that_may_work_after_the_response() -> None:
-    split = LayerLoad(KEPT, "split", "it is late")
-    assert judge_share(split, 0.05, Conditions()).verdict == "pass"
+    late = LayerLoad(KEPT, "split", "it is late")
+    assert judge_share(late, 0.05, Conditions()).verdict == "pass"
     started = replace(row(None), counts=counts(tasks=1))
-    lacks = lacking(started, "it is late", None)
+    lacks = lacking(started, late, None, None)
     assert lacks is not None
     assert lacks.endswith("and this is in no own time; it is late [not-bypassed]")
-    assert judge_share(split, 0.05, Conditions(), lacks=lacks) == Judged(0.05, "undecided", lacks)
-    assert lacking(row(None), "it is late", None) is None
-    assert lacking(row(None), "it is wide", "it is wide") == "it is wide [not-bypassed]"
+    assert judge_share(late, 0.05, Conditions(), lacks=lacks) == Judged(0.05, "undecided", lacks)
+    assert lacking(row(None), late, Wait(1.0, 9.0), None) is None
+    assert lacking(row(None), late, None, "it is wide") == "it is wide [not-bypassed]"
+
+
+def test_the_share_of_the_split_passes_no_layer_in_which_requests_queue() -> None:
+    lacks = lacking(row(None), LayerLoad(KEPT, "split", "it is late"), Wait(1.0, 9.0, serialises=True), None)
+    assert lacks == "requests queue in it, and this is in no own time; it is late [not-bypassed]"
+
+
+def test_the_share_of_the_split_needs_room_for_the_cold_caches_of_a_server() -> None:
+    assert behind_server(None, 0.05) is None
+    assert behind_server(Estimate(0.01, 0.0, 0.0178), 0.05) is None
+    said = behind_server(Estimate(0.01, 0.0, 0.0179), 0.05)
+    assert said == "behind a server a layer takes up to 2.8 times its self time, which is 5.0% here"
 
 
 def test_a_layer_without_a_share_is_undecided() -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any
@@ -70,8 +70,8 @@ def tell(process: subprocess.Popen[str], message: dict[str, Any]) -> None:
     process.stdin.flush()
 
 
-def burst(process: subprocess.Popen[str], clients: int, requests: int) -> dict[str, Any]:
-    tell(process, {"clients": clients, "requests": requests})
+def burst(process: subprocess.Popen[str], clients: int, requests: int, skipped: int = 1) -> dict[str, Any]:
+    tell(process, {"clients": clients, "requests": requests, "skipped": skipped})
     assert process.stdout is not None
     figures: dict[str, Any] = json.loads(process.stdout.readline())
     return figures
@@ -104,14 +104,15 @@ def test_it_counts_every_response(answer: bytes, closing: bool) -> None:
         assert burst(process, 1, 2)["statuses"] == {status: 2}
 
 
-BODY = b"x" * 1_000_000
+BODY = b"x" * 30_000_000
+LONG = b"x" * 1_000_000
 HEAD = b"HTTP/1.1 200 OK\r\n"
 CHUNKED_HEAD = HEAD + b"transfer-encoding: chunked\r\n\r\n"
 LARGE = {
-    "length": HEAD + b"content-length: %d\r\n\r\n" % len(BODY) + BODY,
-    "chunk": CHUNKED_HEAD + b"%x\r\n" % len(BODY) + BODY + b"\r\n0\r\n\r\n",
+    "length": HEAD + b"content-length: %d\r\n\r\n" % len(LONG) + LONG,
+    "chunk": CHUNKED_HEAD + b"%x\r\n" % len(LONG) + LONG + b"\r\n0\r\n\r\n",
     "chunks": CHUNKED_HEAD + (b"400\r\n" + b"x" * 1024 + b"\r\n") * 500 + b"0\r\n\r\n",
-    "until closed": HEAD + b"\r\n" + BODY,
+    "until closed": HEAD + b"\r\n" + LONG,
 }
 
 
@@ -178,7 +179,59 @@ def test_a_slow_response_neither_ends_the_burst_nor_counts_twice() -> None:
     assert figures["statuses"] == {"200": 107, "202": 2}
     assert len(figures["latencies_ns"]) == 109 - 10
     assert sum(latency_ns > 0.5e9 for latency_ns in figures["latencies_ns"]) >= 2
-    assert figures["all_ns"] - figures["ns"] > 0.1e9
+    assert figures["request_ns"] == pytest.approx(sum(figures["latencies_ns"]) / 99 / 10)
+
+
+@pytest.mark.parametrize(("requests", "skipped", "slow"), [(12, 1, True), (12, 2, False), (11, 2, True), (4, 1, True)])
+def test_the_first_requests_of_clients_are_in_no_time_if_others_follow(requests: int, skipped: int, slow: bool) -> None:
+    """Clients that begin at once wait for each other at first."""
+    with serving(lambda number: time.sleep(0.5 if number <= 8 else 0)) as port, started(port) as process:
+        figures = burst(process, 4, requests, skipped)
+    assert figures["all_ns"] > 0.4e9
+    assert (figures["request_ns"] > 0.01e9) == slow
+
+
+@contextmanager
+def serving(before: Callable[[int], object], *, reading: bool = True) -> Iterator[int]:
+    """Answer each request, after a call with its number and, if `reading`, after its body of BODY. Yields the port."""
+    numbers = count(1)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve(client: socket.socket) -> None:
+            with client, suppress(ConnectionError):
+                while data := client.recv(65536):
+                    before(next(numbers))
+                    left = len(BODY) if data.startswith(b"POST") and reading else 0
+                    left -= len(data.partition(b"\r\n\r\n")[2]) if left else 0
+                    while left > 0:
+                        left -= len(client.recv(65536))
+                    client.sendall(OK)
+                    if not reading:
+                        client.recv(1 << 30, socket.MSG_WAITALL)  # until the client closes
+
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield listener.getsockname()[1]
+
+
+UPLOAD = f"POST / HTTP/1.1\r\nhost: testserver\r\ncontent-length: {len(BODY)}\r\n\r\n" + BODY.decode()
+
+
+def test_a_client_whose_body_is_not_read_holds_up_no_other() -> None:
+    together = threading.Barrier(3)
+    with serving(lambda number: together.wait(10)) as port, started(port, request=UPLOAD) as process:
+        assert burst(process, 3, 3)["statuses"] == {"200": 3}
+        assert not together.broken
+
+
+def test_a_connection_whose_body_was_not_read_is_not_used_again() -> None:
+    with serving(lambda number: None, reading=False) as port, started(port, request=UPLOAD) as process:
+        assert burst(process, 2, 2)["statuses"] == {"200": 2}
+        assert burst(process, 2, 2)["statuses"] == {"200": 2}
 
 
 def test_other_statuses_are_counted_apart() -> None:

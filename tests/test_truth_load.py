@@ -165,6 +165,24 @@ def test_a_spin_has_its_share(loop: LoopName, clients: int) -> None:
     assert not effects
 
 
+async def late(scope: Any, receive: Any, send: Any) -> None:
+    await asyncio.sleep(0.05)
+    await ok(scope, receive, send)
+
+
+@readings
+def test_where_the_app_waits_a_share_is_of_what_clients_wait_for() -> None:
+    """Clients that all begin at once wait for each other: 50 spins would be 9 % of two requests, not of all."""
+    measurement = under_load(NoOp(Spin(late)), 50, seconds=6.0)
+    assert measurement.load is not None
+    assert measurement.load.rps.estimate > 0.9 * 50 / 0.051
+    spins = measurement.layer("Spin").load
+    assert spins is not None
+    assert (spins.method, spins.clock) == ("bypass", "wall")
+    assert spins.share is not None
+    assert spins.share.estimate < 0.03
+
+
 @readings
 def test_what_a_layer_does_after_the_request_costs_requests_too() -> None:
     spins = under_load(NoOp(SpinsLater(ok)), 20).layer("SpinsLater").load

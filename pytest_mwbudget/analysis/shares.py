@@ -44,8 +44,11 @@ UNEXPLAINED, SERIAL_SHARE = 3.0, 0.3
 IDLE_SHARE, FULL_SHARE = 0.2, 0.5
 # By how much the share of the split may be too large.
 SPLIT_ROOM = 0.5
-# A layer of less than this share of a request is not bypassed: the bursts would take too long to see it.
-NEGLIGIBLE_SHARE = 0.01
+# Behind a server a layer takes up to this many times its self time (docs/explanation/limits.md).
+BEHIND_SERVER = 2.8
+# A layer of less than this share of a request is not bypassed: the bursts would take too long to see it. Where the app
+# waits, a layer costs its share of the wait, and up to ten times as much where requests compete for the processor.
+NEGLIGIBLE_SHARE, NEGLIGIBLE_WAIT = 0.01, 0.001
 # Why layers can cost more than their own times.
 LEFT = "a layer may leave work to the worker of a queue or to a callback, which is in no own time"
 
@@ -227,32 +230,49 @@ def too_wide(share: Estimate | None) -> str | None:
     return f"{span}; run it again when the machine is less busy, or give it more time"
 
 
-def divided(row: ResultRow, request_us: Microseconds, why: str | None) -> LayerLoad:
+def divided(row: ResultRow, bursts: Bursts, clients: int, why: str | None, *, bound: bool) -> LayerLoad:
     """Return the share of a request's time under load that is the layer's own, with the reason for no bypass.
 
-    Of the own time only the part counts that holds the event loop: while a layer waits, other requests are served. A
-    share can be too large by SPLIT_ROOM. One that is larger still is not known.
+    If the server's thread is the bottleneck (`bound`), only the part of the own time counts that holds it, as a share
+    of the time between two responses: while a layer waits, other requests are served. Otherwise each client waits for
+    its own requests, and the own time with its waits is a share of their latency. A share can be too large by
+    SPLIT_ROOM. One that is larger still is not known.
     """
     if row.us is None or not row.us.bounded:
         return LayerLoad(why=why)
-    spent = row.occupation
-    share = (spent.busy if spent is not None and spent.wait_us and spent.busy.bounded else row.us) / request_us
+    own, request_us, spent = row.us, bursts.request_us, row.occupation
+    if not bound:
+        request_us *= clients
+    elif spent is not None and spent.wait_us and spent.busy.bounded:
+        own = spent.busy
+    share = own / request_us
     if share.low > 1 + SPLIT_ROOM:
-        longer = "its self time is longer than the time between two responses, so the two cannot be compared"
+        longer = "its self time is longer than a request under load, so the two cannot be compared"
         return LayerLoad(why=f"{why}; {longer}" if why else longer)
     share = Estimate(*(min(end, 1.0) for end in (share.estimate, share.low, share.high)))
-    return LayerLoad(share, "split", why or "there was too little time for it")
+    return LayerLoad(share, "split", why or "there was too little time for it", bursts.clock)
 
 
-def lacking(row: ResultRow, why: str | None, beyond: str | None) -> str | None:
+def lacking(row: ResultRow, layer_load: LayerLoad, wait: Wait | None, beyond: str | None) -> str | None:
     """Return why the share of the split may be too small to pass, None if it is not.
 
-    `why` is the reason for the split. `beyond` says that pairs of bursts allow a share above the budget, if they do.
+    `beyond` says that it may be above the budget for another reason, if it may.
     """
+    why = layer_load.why
     if starts(row):
         beside = "it starts tasks or threads that may work after the response, and this is in no own time"
         return tagged(f"{beside}; {why}", "not-bypassed")
+    if wait is not None and wait.serialises:
+        return tagged(f"requests queue in it, and this is in no own time; {why}", "not-bypassed")
     return None if beyond is None else tagged(beyond, "not-bypassed")
+
+
+def behind_server(share: Estimate | None, bound: float) -> str | None:
+    """Say that a share of the split may be larger behind a server, and above its budget; None if it is not."""
+    if share is None or BEHIND_SERVER * share.high <= bound:
+        return None
+    most = BEHIND_SERVER * share.high
+    return f"behind a server a layer takes up to {BEHIND_SERVER} times its self time, which is {most:.1%} here"
 
 
 def left_by(past: str, left: Estimate, *, certain: bool) -> str:
@@ -265,12 +285,19 @@ def left_by(past: str, left: Estimate, *, certain: bool) -> str:
     return f"bursts past {past} save {span} of a request's time beyond their own times; {LEFT}{less}"
 
 
-def is_negligible(row: ResultRow, working_us: Microseconds) -> bool:
-    """Return whether bursts past a layer would take too long to see it.
+def negligible_us(working_us: Microseconds, waited_us: Microseconds) -> Microseconds:
+    """Return the self time below which bursts past a layer would take too long to see it.
 
-    The server works for `working_us` for each request, which a busy machine changes little.
+    The server works for `working_us` for each request, which a busy machine changes little. A client waits for
+    `waited_us` for its response; 0 if it waits for the processor only.
     """
-    return row.us is not None and row.us.high < NEGLIGIBLE_SHARE * working_us and not starts(row)
+    return max(NEGLIGIBLE_SHARE * working_us, NEGLIGIBLE_WAIT * waited_us)
+
+
+def is_negligible(row: ResultRow, most_us: Microseconds, wait: Wait | None) -> bool:
+    """Return whether a layer takes less than `most_us`, starts nothing, and no request queues in it."""
+    queues = wait is not None and wait.serialises
+    return row.us is not None and row.us.high < most_us and not starts(row) and not queues
 
 
 def starts(row: ResultRow) -> bool:

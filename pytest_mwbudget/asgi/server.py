@@ -164,6 +164,16 @@ class Exchange:
             ) from error
         return response
 
+    @property
+    def body_bytes(self) -> int | None:
+        """The length of the body without its content-encoding, None if it is not known."""
+        if self.pieces > len(self.body):
+            return None
+        try:
+            return len(self.response().content)
+        except ResponseError:
+            return None
+
     def excerpt(self) -> str:
         """Return a sentence with the first BODY_EXCERPT_CHARS of the response's body."""
         try:

@@ -13,7 +13,7 @@ from ..analysis import shares
 from ..analysis.estimates import ALPHA
 from ..analysis.paired import FEWEST_PAIRS, paired
 from ..analysis.savings import TOGETHER, Arm
-from ..analysis.shares import NEGLIGIBLE_SHARE, Burst, Bursts, Conditions, Observation, is_negligible
+from ..analysis.shares import NEGLIGIBLE_SHARE, Burst, Bursts, Conditions, Observation, is_negligible, negligible_us
 from ..asgi import loops
 from ..asgi import server as in_process
 from ..asgi.stack import Stack
@@ -42,14 +42,20 @@ from .turns import sampled_turns
 WARM_SHARE, OBSERVED_SHARE = 0.1, 0.08
 # The requests of the first burst of one client, and the most that are observed of one client or few.
 FIRST_REQUESTS, MOST_OBSERVED = 20, 400
+# At least so many requests of each client are observed.
+FEWEST_OBSERVED = 3
 # Pairs of bursts of one client, through layers and past them, and the most requests of each.
 IN_APP_PAIRS, MOST_IN_APP = 10, 10
 # The times of the reference workload beside a burst, of which the median counts.
 GAUGES = 9
 # A burst takes about this long: shorter ones cost more pauses, and in longer ones the machine changes its speed.
 BURST_S: Seconds = 0.08
-# A burst has at least this many requests for each client, and this many in all.
-FEWEST_EACH, FEWEST = 2, 40
+# A burst has at least this many requests.
+FEWEST = 40
+CHANGES = (
+    "without it the app answers with a body of another length, so it may do less; set a budget of us for the layer's"
+    " self time instead"
+)
 
 
 async def under_load(
@@ -87,12 +93,15 @@ async def under_load(
                 driver = _Driver(caller, settings, under, environment, garbage, arms, served, process)
                 await driver.warm(begin_ns)
                 observations = await driver.observations()
-                await arms.try_each(settings.startup_timeout_s)
+                lengths = {(await caller()).body_bytes for _ in range(2)}
+                await arms.try_each(settings.startup_timeout_s, lengths=lengths)
+                waited_us = 0.0 if driver.bound else under.clients * driver.request_ns / 1000
+                most_us = negligible_us(driver.working_ns / 1000, waited_us)
                 negligible = [
                     entry
                     for row in result.layers
                     if (entry := entries.get(row.layer.index)) in arms.layers
-                    and is_negligible(row, driver.working_ns / 1000)
+                    and is_negligible(row, most_us, _wait(stack, observations, entry, row))
                 ]
                 least = f"less than {NEGLIGIBLE_SHARE:.0%} of the time of a request"
                 arms.join(negligible, f"it takes {least}, and starts no task or thread")
@@ -147,6 +156,18 @@ class _Driver:
         return self.environment.clock
 
     @property
+    def bound(self) -> bool:
+        """Whether the server's thread is the bottleneck, as far as warming up tells."""
+        return self.working_ns >= shares.BOTTLENECK_SHARE * self.request_ns
+
+    def skipped(self, clients: int) -> int:
+        """Return how many of the first requests of each client do not count.
+
+        The first finds a shorter queue. If the app waits, clients that began at once meet again at their second.
+        """
+        return 1 if clients == 1 or self.bound else 2
+
+    @property
     def limit_ns(self) -> Nanoseconds:
         """The time for all bursts."""
         return round(self.settings.load_time_s * NS_PER_S)
@@ -157,22 +178,22 @@ class _Driver:
         while True:
             cpu = self._cpu_ns()
             figures = await self.sent(clients, requests)
-            self.request_ns = figures["ns"] / requests
+            self.request_ns = figures["request_ns"]
             self.working_ns = self.request_ns if cpu is None else ((self._cpu_ns() or 0) - cpu) / figures["answered"]
             if self.clock() - begin_ns > WARM_SHARE * self.limit_ns:
                 return
-            requests = requests_of(self.request_ns, clients, WARM_SHARE * self.limit_ns)
+            requests = self._requests(WARM_SHARE * self.limit_ns)
 
     async def observations(self) -> tuple[Observation, Observation] | None:
         """Observe how long requests are in each layer, with one client and with all; None if that would take long."""
         share_ns, clients = OBSERVED_SHARE * self.limit_ns, self.under.clients
-        queued = 3 * clients
+        queued = FEWEST_OBSERVED * clients
         if queued * self.request_ns > 4 * share_ns:
             return None
         # The first request alone: of a slow app, more would use up the time.
-        one_ns, requests = (await self.sent(1, 1))["ns"], FIRST_REQUESTS
+        one_ns, requests = (await self.sent(1, 1))["request_ns"], FIRST_REQUESTS
         if requests * one_ns < share_ns:
-            one_ns = (await self.sent(1, requests))["ns"] / requests
+            one_ns = (await self.sent(1, requests))["request_ns"]
         single = await self._observed(1, min(MOST_OBSERVED, max(2, round(share_ns / one_ns))))
         requests = max(queued, min(max(20 * clients, MOST_OBSERVED), round(share_ns / self.request_ns)))
         return single, await self._observed(clients, requests)
@@ -180,17 +201,17 @@ class _Driver:
     async def _observed(self, clients: int, requests: int) -> Observation:
         stack = self.arms.stack
         waited, worked = _waited_ns(), process_time_ns()
-        with observed(self.arms.bypasses, clients, self.clock) as stays, sampled_turns(self.clock) as turns:
+        skipped = clients * self.skipped(clients)
+        with observed(self.arms.bypasses, skipped, self.clock) as stays, sampled_turns(self.clock) as turns:
             figures = await self.sent(clients, requests)
         waited, worked = _waited_ns() - waited, process_time_ns() - worked
-        # The first request of each client finds a shorter queue.
-        counted, all_ns = figures["answered"] - clients, figures["all_ns"]
+        counted, all_ns = figures["answered"] - skipped, figures["all_ns"]
         return Observation(
             clients,
             own_us={index: total / counted / 1000 for index, total in stays.own_ns(stack).items()},
             latency_us=median(figures["latencies_ns"] or [0]) / 1000,
             turn_us=turns.mean_us,
-            request_us=figures["ns"] / requests / 1000,
+            request_us=figures["request_ns"] / 1000,
             idle=1 - (worked + waited) / all_ns,
             steady=not stack.threads and waited <= shares.WAITED_SHARE * all_ns,
         )
@@ -200,7 +221,7 @@ class _Driver:
 
         What layers leave to others is not in this time if requests are never suspended.
         """
-        one_ns = (await self.sent(1, 1))["ns"]
+        one_ns = (await self.sent(1, 1))["request_ns"]
         requests = min(MOST_IN_APP, int(OBSERVED_SHARE * self.limit_ns / one_ns / IN_APP_PAIRS / 2))
         if not requests:
             return None
@@ -216,10 +237,15 @@ class _Driver:
         others = [total_ns for index, total_ns in stays.total_ns.items() if index not in self.arms.left_out(arm)]
         return max(others, default=0) / requests / 1000
 
+    def _requests(self, left_ns: float) -> int:
+        """Return the number of requests of a burst."""
+        clients = self.under.clients
+        return requests_of(self.request_ns, clients, left_ns, self.skipped(clients), bound=self.bound)
+
     def rounds_in_time(self, begin_ns: Nanoseconds) -> float:
         """Return about how many rounds of bursts there is time for."""
         left_ns = begin_ns + self.limit_ns - self.clock()
-        burst_ns = self.request_ns * requests_of(self.request_ns, self.under.clients, left_ns)
+        burst_ns = self.request_ns * self._requests(left_ns)
         return left_ns / burst_ns / (len(self.arms.arms) + 1)
 
     async def rounds(self, begin_ns: Nanoseconds) -> Bursts:
@@ -229,7 +255,7 @@ class _Driver:
             self.environment.progress(min(1.0, (self.clock() - begin_ns) / self.limit_ns))
 
         deadline = Deadline(begin_ns + self.limit_ns, self.clock, progress)
-        requests = requests_of(self.request_ns, self.under.clients, deadline.at_ns - self.clock())
+        requests = self._requests(deadline.at_ns - self.clock())
         try:
             rounds = await self.arms.rounds(
                 lambda arm: self.burst(requests),
@@ -251,7 +277,7 @@ class _Driver:
         queued = 0 if self.arms.stack.threads else _waited_ns() - waited
         answered, all_ns = figures["answered"], figures["all_ns"]
         return Burst(
-            request_us=figures["ns"] / requests / 1000,
+            request_us=figures["request_ns"] / 1000,
             latencies_us=sorted(latency_ns / 1000 for latency_ns in figures["latencies_ns"]),
             gauges=(max(gauge, self._gauge()), float(max(figures["gauges_ns"]))),
             queued=queued / all_ns,
@@ -275,7 +301,7 @@ class _Driver:
 
         Raises ResponseError, whose cause is what the app raised, if known.
         """
-        figures = await self.process.burst(clients, requests)
+        figures = await self.process.burst(clients, requests, self.skipped(clients))
         statuses: dict[str, int] = figures.get("statuses", {})
         answered = sum(statuses.values())
         self.requests += max(requests, answered)
@@ -310,14 +336,16 @@ def _waited_ns() -> Nanoseconds:
         return waited_ns() or 0
 
 
-def requests_of(request_ns: float, clients: int, left_ns: float) -> int:
+def requests_of(request_ns: float, clients: int, left_ns: float, skipped: int, *, bound: bool) -> int:
     """Return the number of requests of a burst, where one request takes `request_ns` of the server's time.
 
-    At least FEWEST_EACH for each client, unless that would take more than a tenth of the time that is left.
+    At least FEWEST, and of each client one more than is skipped. If that would take more than a tenth of the time that
+    is left, a client sends only one if the server is the bottleneck (`bound`) or the client is alone: otherwise a burst
+    in which all clients begin at once says nothing.
     """
     most = max(1, round(left_ns / 10 / max(request_ns, 1.0)))
-    wanted = max(FEWEST_EACH * clients, FEWEST, round(BURST_S * NS_PER_S / max(request_ns, 1.0)))
-    return min(wanted, max(most, clients))
+    wanted = max((skipped + 1) * clients, FEWEST, round(BURST_S * NS_PER_S / max(request_ns, 1.0)))
+    return max(min(wanted, most), clients if bound or clients == 1 else (skipped + 1) * clients)
 
 
 # ---- the result --------------------------------------------------------------------------------------------------
@@ -407,22 +435,22 @@ class _Outcome:
                 doubt = tagged(_of_others(row, other), "not-bypassed")
             elif other is not None:
                 why, unsure = other, None if does_less else f"{other}, or {shares.LEFT}"
+            elif entry in self.driver.arms.changing:
+                doubt = tagged(CHANGES, "not-bypassed")
         lacks: str | None = None
         conditions = self._conditions(bursts)
         if layer_load.share is None or why is not None:
             allowed = layer_load.share is None or bound is None or layer_load.share.high <= bound
-            # Other processes lengthen the bursts, and hardly the time that the server works.
             is_bound = self._is_bound(None)
-            bursts = self._by_clock(processor=self.bursts.noisy or is_bound)
-            layer_load = shares.divided(row, bursts.request_us, why)
+            bursts = self._by_clock(processor=is_bound)
+            layer_load = shares.divided(row, bursts, self.driver.under.clients, why, bound=is_bound)
             beyond = None if allowed else unsure
-            if bound is not None and entry in self.driver.arms.together:
-                beyond = self._beyond(layer_load.share, bound)
-            lacks = shares.lacking(row, why, beyond)
-            conditions = self._conditions(bursts if is_bound else self.bursts)
+            if bound is not None and beyond is None:
+                beyond = self._beyond(entry, layer_load, bound)
+            lacks = shares.lacking(row, layer_load, wait, beyond)
+            conditions = self._conditions(bursts)
         judged = None if bound is None else shares.judge_share(layer_load, bound, conditions, doubt, lacks)
-        clock = None if layer_load.share is None else bursts.clock
-        return replace(row, load=replace(layer_load, clock=clock, wait=wait, judged=judged))
+        return replace(row, load=replace(layer_load, wait=wait, judged=judged))
 
     def _bypassed(self, row: ResultRow, entry: EntryIndex | None, alpha: float) -> tuple[Bursts, LayerLoad]:
         """Return what bursts past a layer say, if there are any, and the bursts by the clock that says it."""
@@ -445,6 +473,11 @@ class _Outcome:
         half_us = added_us.estimate / 2
         return None if shorter_us.low <= half_us <= shorter_us.high else shorter_us.low > half_us
 
+    @property
+    def _more_time(self) -> str:
+        fewer = ", or fewer clients" if self.driver.under.clients > 1 else ""
+        return f"give it more time with {self.of_machine.time}{fewer}"
+
     def _left(self) -> Estimate | None:
         """Return what share the negligible layers certainly cost together beyond their own times, None if nothing.
 
@@ -466,9 +499,14 @@ class _Outcome:
         """Whether it is known what the app itself does less without the negligible layers."""
         return self.shorter_us.get(TOGETHER) is not None
 
-    def _beyond(self, own: Estimate | None, bound: float) -> str | None:
-        """Say that work left to others may take a negligible layer of this share above its budget."""
-        left = self._left()
+    def _beyond(self, entry: EntryIndex | None, layer_load: LayerLoad, bound: float) -> str | None:
+        """Say why the self time of a layer that was not bypassed does not show that it keeps its budget."""
+        if self.observed is None and self.driver.under.clients > 1 and not self._is_bound(None):
+            return f"there was too little time to see whether requests queue in it; {self._more_time}"
+        if entry not in self.driver.arms.together:
+            most = shares.behind_server(layer_load.share, bound)
+            return None if most is None else f"{most}; {layer_load.why}"
+        own, left = layer_load.share, self._left()
         if left is None or own is None or own.estimate + left.estimate <= bound:
             return None
         others = len(self.driver.arms.together) - 1
@@ -488,10 +526,7 @@ class _Outcome:
         return None if queues else other_way(added, row.us, " under load")
 
     def _wait(self, entry: EntryIndex | None, row: ResultRow) -> Wait | None:
-        """Return how long requests are in a row that begins with an entry; the endpoint's has all that is inside."""
-        if self.observed is None or entry is None or entry not in self.observed[0].own_us:
-            return None
-        return shares.wait_in(parts_of(self.driver.arms.stack.entries, entry), _turns(row), *self.observed)
+        return _wait(self.driver.arms.stack, self.observed, entry, row)
 
     def _notes(self, rows: Iterable[ResultRow], conditions: Conditions) -> Iterator[str]:
         rounds = len(self.bursts.rounds)
@@ -521,7 +556,7 @@ class _Outcome:
             yield tagged(f"{unseen} is not seen: {why}.", "not-bypassed")
         if rounds < FEWEST_PAIRS:
             few = f"There was time for {rounds} of the {FEWEST_PAIRS} rounds that an interval takes"
-            yield tagged(f"{few}; give it more time with {conditions.time}.", "too-few-requests")
+            yield tagged(f"{few}; {self._more_time}.", "too-few-requests")
         if conditions.noisy:
             noisy = f"Only {self.bursts.quiet} of {rounds} rounds of bursts were in quiet moments, so all rounds count."
             if any(row.load is not None and row.load.clock == PROCESSOR for row in rows):
@@ -535,6 +570,15 @@ def _of_others(row: ResultRow, other: str) -> str:
         started = "it starts tasks or threads that may work after the response"
         return f"{started}, or {other}; set a budget of us or of tasks instead"
     return f"{shares.LEFT}, or {other}; set a budget of p99_ms instead, which covers such work"
+
+
+def _wait(
+    stack: Stack, observed: tuple[Observation, Observation] | None, entry: EntryIndex | None, row: ResultRow
+) -> Wait | None:
+    """Return how long requests are in a row that begins with an entry; the endpoint's has all that is inside."""
+    if observed is None or entry is None or entry not in observed[0].own_us:
+        return None
+    return shares.wait_in(parts_of(stack.entries, entry), _turns(row), *observed)
 
 
 def _turns(row: ResultRow) -> int:

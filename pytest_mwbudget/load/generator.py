@@ -4,12 +4,12 @@
 
 It imports nothing but the standard library. The first line of standard input is a JSON object with `port`, `request`
 (in latin-1), `bodiless` (whether responses have no body, as to HEAD), `core` (null for any) and `silent_s`. Each
-further line asks for a burst: `clients` and `requests`. Each client sends a request as soon as its last one is
-answered.
+further line asks for a burst: `clients`, `requests`, and how many of the first requests of each client are `skipped`.
+Each client sends a request as soon as its last one is answered.
 
-The answer to a burst is one line: `ns` from the first request to the response with the number `requests`, `all_ns` to
-the last one, `statuses` with their numbers, `latencies_ns` without the first request of each client (unless there are
-few), `gauges_ns` of a fixed piece of work before and after, `waited_ns`, the time that this process was ready to run
+The answer to a burst is one line: `request_ns`, the time between two responses, `all_ns` from the first request to the
+last response, `statuses` with their numbers, `latencies_ns` without the skipped requests (unless there are few),
+`gauges_ns` of a fixed piece of work before and after, `waited_ns`, the time that this process was ready to run
 and had no core, and `worked_ns`, the time that it worked; or `error`.
 
 The program ends with its standard input, and with its parent, also if that is killed.
@@ -59,8 +59,10 @@ class Client:
         self.socket: socket.socket | None = None
         self.sent_ns = 0
         self.reused = False
-        # Whether the request under way is the first one of a burst.
-        self.first = False
+        # How many of the next requests of a burst do not count.
+        self.to_skip = 0
+        # What the socket has not taken yet of the request.
+        self.unsent = memoryview(b"")
         self._data = b""
         self._chunk = self._skip = self._answer = self._final = 0
 
@@ -70,16 +72,24 @@ class Client:
             return False
         self.socket = socket.create_connection(("127.0.0.1", self.port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.setblocking(False)
         self.reused = False
         return True
 
     def send(self) -> None:
-        """Send the request."""
-        assert self.socket is not None
+        """Begin to send the request. What is left of a large one is `unsent`."""
         self._data = b""
         self._chunk = self._skip = self._final = 0
+        self.unsent = memoryview(self.request)
         self.sent_ns = time.perf_counter_ns()
-        self.socket.sendall(self.request)
+        self.send_more()
+
+    def send_more(self) -> None:
+        """Send as much of the request as the socket takes."""
+        assert self.socket is not None
+        with suppress(BlockingIOError):
+            while self.unsent:
+                self.unsent = self.unsent[self.socket.send(self.unsent) :]
 
     def receive(self) -> tuple[int, bool]:
         """Return the status of the response, 0 if it has not ended, and whether the connection ends with it.
@@ -90,6 +100,8 @@ class Client:
         assert self.socket is not None
         try:
             data = self.socket.recv(CHUNK_BYTES)
+        except BlockingIOError:
+            return 0, False
         except ConnectionError:
             data = b""
         if not data:
@@ -194,14 +206,14 @@ class Generator:
         self.statuses: dict[int, int] = {}
         self.latencies: list[int] = []
         self.wanted = self.done = self.open = 0
-        self.unsent = 0.0
+        self.to_send = 0.0
         self.last_ns = 0
 
-    def burst(self, clients: int, requests: int) -> dict[str, Any]:
+    def burst(self, clients: int, requests: int, skipped: int) -> dict[str, Any]:
         """Make a burst, and return its figures."""
         gauges, waited, worked = [gauge_ns()], waited_ns(), time.process_time_ns()
         try:
-            begin_ns = self._sent(clients, requests)
+            begin_ns = self._sent(clients, requests, skipped)
         except (BurstError, OSError) as error:
             for client in self.clients:
                 self._close(client)
@@ -209,7 +221,7 @@ class Generator:
         worked = time.process_time_ns() - worked
         gauges.append(gauge_ns())
         return {
-            "ns": self.last_ns - begin_ns,
+            "request_ns": self._request_ns(clients, requests, skipped, begin_ns),
             "all_ns": time.perf_counter_ns() - begin_ns,
             "statuses": self.statuses,
             "latencies_ns": self.latencies,
@@ -218,11 +230,21 @@ class Generator:
             "worked_ns": worked,
         }
 
-    def _sent(self, count: int, requests: int) -> int:
+    def _request_ns(self, clients: int, requests: int, skipped: int, begin_ns: int) -> float:
+        """Return the time between two responses.
+
+        In a closed loop this is the mean latency divided by the clients. So it does not contain that clients which
+        begin at once wait for each other at first.
+        """
+        if steady(clients, requests, skipped):
+            return sum(self.latencies) / len(self.latencies) / clients
+        return (self.last_ns - begin_ns) / requests
+
+    def _sent(self, count: int, requests: int, skipped: int) -> int:
         """Send requests and take all their responses. Returns when the first was sent.
 
-        The burst is timed until `requests` have been answered. Where each client sends two and more, all go on sending
-        until then, so that no client idles while a slow response is awaited; what is open then is answered too.
+        Where each client sends more than are skipped, all go on sending until `requests` have been answered, so that no
+        client idles while a slow response is awaited; what is open then is answered too.
         """
         request, bodiless = self.plan["request"].encode("latin-1"), self.plan["bodiless"]
         while len(self.clients) < count:
@@ -232,14 +254,19 @@ class Generator:
             self._close(client)  # the server has ended it meanwhile
         for client in group:
             self._connect(client)
-        steady = requests >= 2 * len(group)
+        goes_on = steady(count, requests, skipped)
         self.statuses, self.latencies, self.done, self.wanted, self.open = {}, [], 0, requests, len(group)
-        self.unsent = inf if steady else requests - len(group)
+        self.to_send = inf if goes_on else requests - len(group)
         begin_ns = time.perf_counter_ns()
         for client in group:
             # The first requests of a burst arrive all at once, and find no others before them.
-            client.first = steady
+            client.to_skip = skipped if goes_on else 0
             self._send(client)
+        self._all_taken()
+        return begin_ns
+
+    def _all_taken(self) -> None:
+        """Take all responses that are awaited."""
         silent_s = self.plan["silent_s"]
         look_s, quiet_since = min(LOOK_S, silent_s), time.monotonic()
         while self.open:
@@ -250,9 +277,11 @@ class Generator:
                 sys.exit()
             elif time.monotonic() - quiet_since > silent_s:
                 raise BurstError(f"the server was silent for {silent_s:g} s")
-            for key, _ in ready:
-                self._take(key.data)
-        return begin_ns
+            for key, events in ready:
+                if events & selectors.EVENT_WRITE:
+                    self._send_more(key.data)
+                if events & selectors.EVENT_READ:
+                    self._take(key.data)
 
     def _take(self, client: Client) -> None:
         if not client.sent_ns:  # all its requests are answered, and the server has ended the connection
@@ -261,7 +290,7 @@ class Generator:
         status, ends = client.receive()
         if not status:
             return
-        if ends:
+        if ends or client.unsent:  # an app may answer before it has read the body
             self._close(client)
         if status < 0:
             self._send(client)
@@ -272,13 +301,14 @@ class Generator:
         self.done += 1
         self.open -= 1
         self.statuses[status] = self.statuses.get(status, 0) + 1
-        if not client.first:
+        if client.to_skip:
+            client.to_skip -= 1
+        else:
             self.latencies.append(latency_ns)
-        client.first = False
         if self.done <= self.wanted:
             self.last_ns = now_ns
-        if self.unsent and self.done < self.wanted:
-            self.unsent -= 1
+        if self.to_send and self.done < self.wanted:
+            self.to_send -= 1
             self.open += 1
             self._send(client)
 
@@ -292,6 +322,18 @@ class Generator:
             self._close(client)  # the server has ended it after the last response
             self._connect(client)
             client.send()
+        if client.unsent:
+            self._watch(client, selectors.EVENT_READ | selectors.EVENT_WRITE)
+
+    def _send_more(self, client: Client) -> None:
+        with suppress(ConnectionError):  # the server may have answered before
+            client.send_more()
+        if not client.unsent:
+            self._watch(client, selectors.EVENT_READ)
+
+    def _watch(self, client: Client, events: int) -> None:
+        assert client.socket is not None
+        self.selector.modify(client.socket, events, client)
 
     def _connect(self, client: Client) -> None:
         if client.connect():
@@ -302,6 +344,11 @@ class Generator:
         if client.socket is not None:
             self.selector.unregister(client.socket)
             client.close()
+
+
+def steady(clients: int, requests: int, skipped: int) -> bool:
+    """Return whether each client sends more requests than are skipped."""
+    return requests >= (skipped + 1) * clients
 
 
 def gauge_ns() -> int:
@@ -347,7 +394,7 @@ def main() -> None:
             os.sched_setaffinity(0, {generator.plan["core"]})
     while True:
         asked = json.loads(commands.get())
-        print(json.dumps(generator.burst(asked["clients"], asked["requests"])), flush=True)
+        print(json.dumps(generator.burst(**asked)), flush=True)
 
 
 if __name__ == "__main__":

@@ -39,8 +39,11 @@ class Generator:
             self.process.stdin.write(json.dumps(message).encode() + b"\n")
             self.process.stdin.flush()
 
-    async def burst(self, clients: int, requests: int) -> dict[str, Any]:
-        """Make a burst, and return its figures. Raises MeasurementError if the process has ended."""
+    async def burst(self, clients: int, requests: int, skipped: int) -> dict[str, Any]:
+        """Make a burst, and return its figures. Raises MeasurementError if the process has ended.
+
+        The first `skipped` requests of each client do not count if it sends more.
+        """
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[bytes] = loop.create_future()
 
@@ -54,7 +57,7 @@ class Generator:
 
         # A thread, because no loop can wait for a pipe on all systems. It does not run during the burst.
         threading.Thread(target=read, daemon=True, name="mw-budget-load").start()
-        self.tell({"clients": clients, "requests": requests})
+        self.tell({"clients": clients, "requests": requests, "skipped": skipped})
         line = await answered
         if not line:
             with loops.unwatched():

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from ..asgi.app import ASGIApp
@@ -60,15 +61,16 @@ async def serving(app: ASGIApp, state: MutableMapping[str, Any] | None, scheme: 
 
     parser = "httptools" if find_spec("httptools") else "h11"
     with _listening() as at, _logged() as raised:
-        config = uvicorn.Config(
-            app,
-            http=parser,  # type: ignore[arg-type,unused-ignore]
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            access_log=False,
-            log_config=None,
-        )
+        with _loggers_kept():
+            config = uvicorn.Config(
+                app,
+                http=parser,  # type: ignore[arg-type,unused-ignore]
+                ws="none",
+                lifespan="off",
+                interface="asgi3",
+                access_log=False,
+                log_config=None,
+            )
         config.load()
         server = uvicorn.Server(config)
         await server.on_tick(0)  # makes the headers of all responses
@@ -79,6 +81,7 @@ async def serving(app: ASGIApp, state: MutableMapping[str, Any] | None, scheme: 
             def connection_made(self, transport: asyncio.BaseTransport) -> None:
                 super().connection_made(transport)
                 self.scheme = scheme  # without TLS, as behind a proxy
+                self.access_log = False
 
         def connected() -> asyncio.Protocol:
             made: asyncio.Protocol = Protocol(config=config, server_state=shared, app_state=dict(state or {}))
@@ -150,15 +153,20 @@ def _ending(error: BaseException | None) -> BaseException | None:
     return next((exception for exception in linked if not isinstance(exception, of_the_app)), None)
 
 
-class _Raised(logging.Handler):
-    """Keeps the exceptions of the app that uvicorn logs: the first, and in front of it one that ends the test."""
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """Keeps the exceptions of the app that uvicorn logs: the first, and in front of it one that ends the test.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.raised: list[BaseException] = []
+    A filter of uvicorn's loggers, which it does not let log what uvicorn says. Apps log to them too.
+    """
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep the exception of a record."""
+    folder: str
+    raised: list[BaseException] = field(default_factory=list)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keep the exception of a record of uvicorn's. Returns whether it is another's."""
+        if not record.pathname.startswith(self.folder):
+            return True
         logged = record.exc_info[1] if record.exc_info else None
         # If its parser fails, uvicorn logs that a request was invalid, without the exception.
         ending = _ending(logged or sys.exception())
@@ -166,18 +174,32 @@ class _Raised(logging.Handler):
             self.raised.insert(0, ending)
         elif logged is not None and not self.raised:
             self.raised.append(logged)
+        return False
 
 
 @contextmanager
 def _logged() -> Iterator[list[BaseException]]:
     """Keep uvicorn's records from the loggers of the test: it logs a traceback for each failed request."""
-    handler = _Raised()
+    import uvicorn
+
+    raised = _Raised(str(Path(uvicorn.__file__).parent))
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    for logger in loggers:
+        logger.addFilter(raised)
+    try:
+        yield raised.raised
+    finally:
+        for logger in loggers:
+            logger.removeFilter(raised)
+
+
+@contextmanager
+def _loggers_kept() -> Iterator[None]:
+    """Give uvicorn's loggers back what its configuration takes in the block, also if it is told to log nothing."""
     loggers = [logging.getLogger(name) for name in LOGGERS]
     before = [(logger, logger.handlers[:], logger.propagate, logger.level) for logger in loggers]
-    for logger in loggers:
-        logger.handlers[:], logger.propagate = [handler], False
     try:
-        yield handler.raised
+        yield
     finally:
         for logger, handlers, propagate, level in before:
             logger.handlers[:], logger.propagate = handlers, propagate

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeAlias, TypeVar
 
@@ -38,7 +38,8 @@ class Arms:
     """Requests of one stack with every layer and without single ones.
 
     `layers` may be left out as far as is known, each with the app that is called in its place; `why_not` has the reason
-    for the others. Those in `together` are only left out together, in the arm TOGETHER. `bypasses` are the trampolines
+    for the others. `changing` are the layers without which the body of the response has another length. Those in
+    `together` are only left out together, in the arm TOGETHER. `bypasses` are the trampolines
     of `layers` and those of `further` layers. `why_none` is a reason against leaving out any layer.
     """
 
@@ -58,6 +59,7 @@ class Arms:
         self.layers: dict[EntryIndex, EntryIndex] = {}
         self.together: tuple[EntryIndex, ...] = ()
         self.why_not: dict[EntryIndex, str] = {}
+        self.changing: set[EntryIndex] = set()
         method = caller.template.line.method
         if method not in SAFE_METHODS:
             why_none = f"a {method} request is sent past no layer"
@@ -103,13 +105,20 @@ class Arms:
             return ()
         return self.together if arm == TOGETHER else (arm,)
 
-    async def try_each(self, limit_s: Seconds, arms: Iterable[EntryIndex] | None = None) -> None:
-        """Make a first request without each arm. Refuses arms without which it fails or takes longer than this."""
+    async def try_each(
+        self, limit_s: Seconds, arms: Iterable[EntryIndex] | None = None, lengths: Collection[int | None] = ()
+    ) -> None:
+        """Make a first request without each arm. Refuses arms without which it fails or takes longer than this.
+
+        `lengths` are those that bodies have with every layer, if bodies are to be compared.
+        """
         for index in self.arms if arms is None else arms:
             try:
                 async with self.caller.loop.limited(limit_s):
                     with self.without(index):
-                        await self.caller()
+                        exchange = await self.caller()
+                if lengths and exchange.body_bytes not in lengths:
+                    self.changing.add(index)
             except loops.OutOfTimeError:
                 self.refuse(index, f"without {_them(index)} a request did not end within {limit_s:.3g} s")
             except Exception as error:  # whatever the app does without the layer
