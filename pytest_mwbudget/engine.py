@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from types import CodeType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .analysis.budgeted import Bounded, bounded_layers, bounded_parts
 from .analysis.ways import LEAST_SHARE, StackChangedError, Ways, why_mixed
@@ -138,12 +140,26 @@ def _undisturbed(caller: server.Caller, environment: Environment, hooks: Hooks) 
     """Keep foreign tools, debug mode and pytest's records away from the requests in the block."""
     with (
         loops.unwatched_ends(environment.apart()),
+        _random_kept(),
         suspended(hooks) as foreign_tools,
         caller.loop.undebugged() as debugged,
     ):
         if debugged:
             foreign_tools.suspended.append("asyncio's debug mode")
         yield foreign_tools
+
+
+@contextmanager
+def _random_kept() -> Iterator[None]:
+    """Give the global random generators, those of Python and NumPy, the states back that they had before the block."""
+    numpy: Any = sys.modules.get("numpy.random")
+    of_python, of_numpy = random.getstate(), numpy and numpy.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(of_python)
+        if numpy:
+            numpy.set_state(of_numpy)
 
 
 async def _measured(

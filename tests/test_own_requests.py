@@ -660,6 +660,114 @@ def test_a_layer_that_a_budget_names_may_be_in_a_request_that_is_not_judged(suit
     outcome.says("*it may be in a request that was left out*")
 
 
+def test_a_name_that_a_marker_of_a_module_misspells_is_said_too(suite: Suite) -> None:
+    outcome = suite.run(
+        """
+        pytestmark = pytest.mark.mw_budget(layers={"Heder": {"tasks": 5}}, undecided="fail")
+
+        def test_it():
+            client = TestClient(make(Header))
+            client.post("/echo")
+            client.get("/health")
+        """,
+        UNDRAWN,
+    )
+    outcome.assert_outcomes(failed=1)
+    outcome.says("'Heder'*Did you mean 'Header'?*it may be in a request that was left out")
+
+
+# ---- what a measurement must not change -----------------------------------------------------------------------------
+
+
+def test_repetitions_leave_the_random_generators_as_they_were(suite: Suite) -> None:
+    outcome = suite.run(
+        """
+        import random
+
+        async def roll(request):
+            return PlainTextResponse(f"{random.random()}")
+
+        @pytest.mark.mw_budget(tasks=0)
+        def test_it():
+            client = TestClient(make(endpoint=roll))
+            random.seed(1)
+            rolled = [client.get("/").text for _ in range(2)]
+            random.seed(1)
+            assert rolled == [f"{random.random()}" for _ in range(2)]
+        """
+    )
+    outcome.assert_outcomes(passed=1)
+    assert outcome.reports.verdicts == ["pass"]
+
+
+def test_functions_that_a_test_replaces_are_called_by_the_app_only(suite: Suite) -> None:
+    outcome = suite.run(
+        """
+        from unittest import mock
+
+        async def work():
+            pass
+
+        async def start(request):
+            asyncio.create_task(work()).cancel()
+            return PlainTextResponse("ok")
+
+        @pytest.mark.mw_budget(tasks=0)
+        def test_create_task():
+            with mock.patch("asyncio.create_task", lambda coroutine: coroutine.close() or mock.Mock()) as replaced:
+                TestClient(make(endpoint=start)).get("/")
+
+        @pytest.fixture
+        def sent(monkeypatch):
+            sent = mock.AsyncMock(return_value="sent")
+            monkeypatch.setattr(httpx.AsyncClient, "send", sent)
+            return sent
+
+        @pytest.mark.mw_budget(tasks=0)
+        @pytest.mark.asyncio
+        async def test_of_a_client(sent):
+            TestClient(app).get("/health")
+            async with httpx.AsyncClient() as client:
+                assert await client.get("https://rates.example/") == "sent"
+            assert sent.await_args.args[0].url.host == "rates.example"
+        """
+    )
+    outcome.assert_outcomes(passed=2)
+    assert outcome.reports.verdicts == ["pass", "pass"]
+
+
+def test_a_request_whose_repetitions_a_layer_answers_is_left_out(suite: Suite) -> None:
+    outcome = suite.run(
+        """
+        class Cache:
+            def __init__(self, app):
+                self.app, self.kept = app, []
+
+            async def __call__(self, scope, receive, send):
+                async def keep(message):
+                    kept.append(message)
+                    await send(message)
+
+                if scope["type"] == "http" and self.kept:
+                    for message in self.kept:
+                        await send(message)
+                    return
+                kept = []
+                await self.app(scope, receive, keep)
+                self.kept = kept
+
+        @pytest.mark.mw_budget(tasks=0)
+        def test_it():
+            client = TestClient(make(Cache, Header))
+            assert client.get("/health").text == client.get("/health").text == "ok"
+        """
+    )
+    outcome.assert_outcomes(passed=1)
+    assert outcome.reports.measured == [("test_it", "GET /health", "pass")]
+    (reason,) = outcome.reports.reasons
+    assert reason.startswith("its repetitions do not come to shop.ok; a layer answers them, such as a cache")
+
+
 def test_a_loop_that_is_not_the_clients_is_a_reason(suite: Suite) -> None:
     outcome = suite.run(
         """

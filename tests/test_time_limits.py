@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from typing import Any
 
@@ -118,6 +119,19 @@ def test_a_limit_of_the_test_leaves_a_share_to_readers(
     assert (requests.longer_s > longer_s) == (reads and longer_s < math.inf)
 
 
+def test_a_limit_of_a_task_in_another_thread_is_the_apps_own() -> None:
+    requests = MeasuredRequests(settings=Settings(), environment=Environment(**READS))
+
+    async def main() -> bool:
+        async with asyncio.timeout(60):
+            with requests.in_time() as environment:
+                return environment.reads
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(asyncio.run, main()).result()
+    assert not asyncio.run(main())
+
+
 LIMITED = """
 @pytest.mark.mw_budget({budget})
 @pytest.mark.asyncio
@@ -155,7 +169,7 @@ def test_requests_under_a_limit_are_measured_alike_with_any_option(
     outcome.assert_outcomes(passed=3)
     assert reads == [False, False, option != "-q"]  # only the test without a limit depends on the option
     if option == "-v":
-        note = "note: The test has a time limit, so sampling ends as soon as every verdict is known*[stopped-early]"
+        note = "note: The test, *has a time limit, so sampling ends as soon as every verdict is known*[stopped-early]"
         outcome.says(f"test_timeout GET /health *{note}*test_fail_after GET /health *{note}*test_no_limit GET /health ")
 
 

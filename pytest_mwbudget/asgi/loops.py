@@ -32,8 +32,8 @@ Event: TypeAlias = "asyncio.Event | trio.Event"
 Extend: TypeAlias = Callable[[Seconds], None]
 
 _T = TypeVar("_T")
-# A test may patch asyncio.sleep, and count its calls.
-_sleep = asyncio.sleep
+# A test may patch these, and count their calls.
+_sleep, _create_task = asyncio.sleep, asyncio.create_task
 _wait_for = asyncio.wait_for.__code__
 
 
@@ -79,7 +79,7 @@ class AsyncioLoop:
         Raises what the function raises.
         """
         __tracebackhide__ = True
-        await asyncio.create_task(function(*arguments), context=None if context is None else context.copy())
+        await _create_task(function(*arguments), context=None if context is None else context.copy())
 
     async def settle(self) -> None:
         """Let everything run once that is ready to run."""

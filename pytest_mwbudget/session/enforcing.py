@@ -101,8 +101,9 @@ def enforce(item: pytest.Item, client: Client | None, first: int = 0, *, whole: 
 
 
 def _of_the_whole(item: pytest.Item, client: Client) -> tuple[str | None, str | None]:
-    """Say which budget names a layer that no request has, and that no request was judged though the test is marked."""
-    return client.unknown_layer(), client.why_none_judged() if _marked_itself(item) else None
+    """Say which budget names a layer that no request has, and why the test as a whole is undecided."""
+    none_judged = client.why_none_judged() if _marked_itself(item) else None
+    return client.unknown_layer(), none_judged or client.doubtful_layer()
 
 
 def _failure_of(result: Result, item: pytest.Item, settings: Settings) -> str:

@@ -19,6 +19,7 @@ from ...model.results import Result
 from ...model.stack import Layer
 from ...recording.clients import recorded
 from ...recording.recorder import Recorded, Recorder
+from ...recording.request import endpoint_of
 from ..claims import Claims
 from .examples import MOST_REQUESTS, NOT_MEASURED
 from .measured import Applying, MeasuredRequests
@@ -27,6 +28,10 @@ from .measured import Applying, MeasuredRequests
 OUTCOMES = (pytest.fail.Exception, pytest.skip.Exception)
 # How long a request is sampled that no budget applies to, if no report shows its figures.
 UNJUDGED_TIME_S = 0.5
+ANSWERED = (
+    "a layer answers them, such as a cache: switch it off in the test, or make the request twice to measure what it"
+    " does then"
+)
 
 
 @dataclass(kw_only=True)
@@ -81,10 +86,9 @@ class OwnRequests(MeasuredRequests):
         return next(budgets for own, budgets in zip(self.results, self._budgets, strict=True) if own is result)
 
     def why_none_judged(self) -> str | None:
-        """Say that no request was judged, or that a named layer may be in one that was left out; otherwise None."""
+        """Say that there were requests and none was judged; None if one was."""
         if not self.tried or len(self.results) > len(self._unjudged):
-            unknown = self._unknown() if self.left_out else None
-            return unknown and tagged(f"{unknown}; it may be in a request that was left out", "left-out")
+            return None
         whys = [f"{left_out.request}: {left_out.reason}" for left_out in self.left_out]
         whys += [f"{unjudged.request}: {_why_unjudged(unjudged.status, self.settings)}" for unjudged in self._unjudged]
         return tagged(f"none of its requests was judged ({'; '.join(whys)})", "left-out")
@@ -92,6 +96,11 @@ class OwnRequests(MeasuredRequests):
     def unknown_layer(self) -> str | None:
         """Say which budget names a layer that no request has; None if none does, or if a request was left out."""
         return None if self.left_out else self._unknown()
+
+    def doubtful_layer(self) -> str | None:
+        """Say which budget names a layer that no request has, if one that was left out may have it."""
+        unknown = self._unknown() if self.left_out else None
+        return unknown and tagged(f"{unknown}; it may be in a request that was left out", "left-out")
 
     def _unknown(self) -> str | None:
         if self._unmatched:
@@ -130,6 +139,9 @@ class OwnRequests(MeasuredRequests):
         def choose(stack: Stack, wanted: Settings) -> Settings | None:
             nonlocal budgets
             layers = [layer for _, layer in stack.layers]
+            if request.endpoint and endpoint_of(caller.scope) != request.endpoint:
+                self.leave_out(line, f"its repetitions do not come to {request.endpoint}; {ANSWERED}")
+                return None
             if not self._is_new(request, tuple(layer.name for layer in layers if layer.entered)):
                 return None
             wanted = self._settings_of(wanted, layers)
