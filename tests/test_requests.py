@@ -326,7 +326,7 @@ def test_a_time_limit_of_an_item_holds_as_that_of_a_test(shop: pytest.Pytester) 
     pytest.importorskip("pytest_timeout")
     only = ("--mw-budget-request=/health", "-o", "mw_budget_us=100000")
     result = measured(shop, "shop:app", "-v", "-p", "pytest_timeout", "--timeout=20", *only)
-    result.stdout.fnmatch_lines("note: The test has a time limit, so sampling ends *")
+    result.stdout.fnmatch_lines("note: The test, or another task of its event loop, has a time limit, so*")
 
 
 def test_what_failed_last_runs_again(shop: pytest.Pytester) -> None:
