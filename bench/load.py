@@ -19,13 +19,19 @@ Verdicts: the layers behind 100 clients have budgets of 0.7 and 1.3 times the dr
 that have 15 s each, idle and beside two busy neighbours. `--runs` are the verdicts for each layer, loop, budget and
 condition. Only layers count whose drop wrk knows to 10 %.
 
-Parts: 1 the settings on asyncio, 2 those on uvloop, 3 the published cases, 4 the verdicts; without --part all of them.
-With --append the readings of PATH are kept, and the report is of all.
+Apps that wait: before it answers, the endpoint sleeps for 10 or 50 ms. wrk sends requests for two seconds to the app
+with the layer and to the one without it, in turns, and the truth is the median of all bursts and of each pair's drop.
+There a layer costs few requests per second, so what counts is the difference in percentage points. An interval that
+contains the drop is close, and a share without an interval does not count.
+
+Parts: 1 the settings on asyncio, 2 those on uvloop, 3 the published cases, 4 the verdicts, 5 the apps that wait;
+without --part all of them. With --append the readings of PATH are kept, and the report is of all.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import shutil
 import tempfile
@@ -33,7 +39,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import published
@@ -59,8 +65,14 @@ JUDGED_CLIENTS, JUDGED_RATIOS, JUDGED_S, RUNS = 100, (0.7, 1.3), 15, 7
 GOAL_DECIDED = 0.9
 # By condition the rhythms of its neighbours: for each the seconds that it repeatedly spins and sleeps.
 CONDITIONS = {"idle": (), "two busy neighbours": ((1.0, 0.0), (1.0, 0.0))}
-# The ordinary measurement before the load: no figure of the report comes from it.
-ORDINARY_S = 0.5
+# The apps that wait: their layers, what the endpoint sleeps, the clients, and the bursts of wrk.
+WAITING_LAYERS, WAITS_MS, WAITING_CLIENTS = ("BaseHTTPMiddleware", "spin of 200 µs"), (10.0, 50.0), (10, 100)
+WAITING_BURSTS, WAITING_BURST_S = 5, 2.0
+# How far the share, in percentage points, and the requests per second may be off.
+CLOSE_POINTS, CLOSE_RPS = 0.02, 0.05
+# The ordinary measurement before the load: no figure of the report comes from it. It says which layers take next to
+# nothing, which takes longer if the app waits.
+ORDINARY_S, WAITING_ORDINARY_S = 0.5, 3.0
 
 
 @dataclass(frozen=True)
@@ -98,10 +110,13 @@ def worker(role: str, loop: LoopName = "asyncio", **arguments: Any) -> Any:
     return server.worker(role, loop=loop, **arguments)
 
 
-async def of_layer(layer: str, clients: int, closing: bool, seconds: float, budget: float | None = None) -> Reading:
+async def of_layer(
+    layer: str, clients: int, closing: bool, seconds: float, budget: float | None = None, wait_ms: float = 0.0
+) -> Reading:
     """Measure a layer under load: its share of the requests per second, and the verdict on a budget of it."""
     headers = server.headers() | ({"Connection": "close"} if closing else {})
-    measurement = await under_load(server.hello(layer), clients, seconds, headers, budget)
+    app, ordinary_s = server.hello(layer, wait_ms), WAITING_ORDINARY_S if wait_ms else ORDINARY_S
+    measurement = await under_load(app, clients, seconds, headers, budget, ordinary_s)
     kind, _ = server.LAYERS[layer]
     own = measurement.layer(kind.__name__).load
     assert own is not None
@@ -118,11 +133,16 @@ async def of_case(case: str, seconds: float) -> Reading:
 
 
 async def under_load(
-    app: Any, clients: int, seconds: float, headers: dict[str, str], budget: float | None = None
+    app: Any,
+    clients: int,
+    seconds: float,
+    headers: dict[str, str],
+    budget: float | None = None,
+    ordinary_s: float = ORDINARY_S,
 ) -> Measurement:
     """Measure an app under load. `budget` is the largest share of the requests per second that each layer may cost."""
     budgets = Budgets() if budget is None else Budgets({RPS_SHARE: budget})
-    settings = Settings(load=Under(clients), load_time_s=seconds, load_budgets=budgets, max_time_s=ORDINARY_S)
+    settings = Settings(load=Under(clients), load_time_s=seconds, load_budgets=budgets, max_time_s=ordinary_s)
     return await measured(app, build_request("GET", "/", {"headers": headers}), settings, Environment())
 
 
@@ -158,6 +178,8 @@ def measure(
         readings += of_cases(size, 1 if quick else processes)
     if part in (0, 4):
         readings += of_verdicts(size, 1 if quick else runs)
+    if part in (0, 5):
+        readings += of_waiting(size, 1 if quick else processes, quick)
     return readings
 
 
@@ -221,6 +243,30 @@ def of_verdicts(size: Size, runs: int) -> list[Reading]:
     return readings
 
 
+def of_waiting(size: Size, processes: int, quick: bool) -> list[Reading]:
+    """Take the requests per second of apps that wait, by wrk, then what `load` states of them."""
+    if shutil.which("wrk") is None:
+        return []
+    settings = [*itertools.product(WAITING_LAYERS, WAITS_MS, WAITING_CLIENTS)][: 1 if quick else None]
+    core, load_core = server.cores()
+    readings: list[Reading] = []
+    with server.awake(server.cores()):
+        for layer, wait_ms, clients in random.sample(settings * processes, len(settings) * processes):
+            about = {"layer": layer, "wait_ms": wait_ms, "clients": clients}
+            asked: dict[str, Any] = {"layer": layer, "wait_ms": wait_ms, "loop": "asyncio"}
+            with server.served(__file__, role="serve", core=core, **asked) as at:
+                both = [f"http://127.0.0.1:{port}/" for port in at.ports]
+                bursts = [
+                    [server.burst("wrk", url, clients, 0, load_core, WAITING_BURST_S).rps for url in both]
+                    for _ in range(1 if quick else WAITING_BURSTS)
+                ]
+            figures = fresh_process(
+                __file__, role="load", clients=clients, closing=False, seconds=size.seconds, **asked
+            )
+            readings.append({"kind": "waiting", **about, "bursts": bursts, **figures})
+    return readings
+
+
 # ---- report -----------------------------------------------------------------------------------------------------
 
 
@@ -262,6 +308,10 @@ def report(readings: list[Reading]) -> Report:
     if any(reading["kind"] == "verdict" for reading in readings):
         tables.append(table_of_verdicts(readings))
         goals.append(goal_of_verdicts(readings))
+    waiting = [Waiting(reading) for reading in readings if reading["kind"] == "waiting"]
+    if waiting:
+        tables.append(table_of_waiting(waiting))
+        goals.append(goal_of_waiting(waiting))
     cases = [reading for reading in readings if reading["kind"] == "case"]
     if cases:
         tables += [table_of_cases(cases), story(cases)]
@@ -386,6 +436,70 @@ def goal_of_verdicts(readings: list[Reading]) -> Goal:
         " two busy neighbours",
         f"{wrong} of {len(own)} wrong; {', '.join(parts)}",
         bool(own) and not wrong and min(decided_shares) >= GOAL_DECIDED,
+    )
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What wrk and `load` say of an app that waits."""
+
+    reading: Reading
+
+    @property
+    def rps(self) -> float:
+        """The requests per second by wrk, with the layer."""
+        return median(with_layer for _, with_layer in self.reading["bursts"])
+
+    @property
+    def drop(self) -> float:
+        """The share of the requests per second that the layer costs, by wrk."""
+        return median(1 - with_layer / without for without, with_layer in self.reading["bursts"])
+
+    @property
+    def rps_off(self) -> float:
+        """The error of the stated requests per second, as a share of them."""
+        rps: float = self.reading["rps"]
+        return rps / self.rps - 1
+
+    @property
+    def share(self) -> Estimate | None:
+        """The stated share, None if there were too few rounds for its interval."""
+        share = None if self.reading["share"] is None else Estimate(*self.reading["share"])
+        return share if share is not None and share.bounded else None
+
+    @property
+    def is_close(self) -> bool:
+        """Whether the stated share is close to the drop, or contains it."""
+        assert self.share is not None
+        return self.share.low <= self.drop <= self.share.high or abs(self.share.estimate - self.drop) <= CLOSE_POINTS
+
+
+def table_of_waiting(waiting: Sequence[Waiting]) -> Table:
+    """Write what wrk and `load` say of apps that wait."""
+    body = []
+    for of in sorted(waiting, key=lambda of: (of.reading["layer"], of.reading["wait_ms"], of.reading["clients"])):
+        reading, share = of.reading, of.share
+        split = "~" if reading["method"] == "split" else ""
+        shares = ["too few", "-", "-"]
+        if share is not None:
+            shares = [f"{split}{share.estimate:.1%}", interval(share), f"{100 * (share.estimate - of.drop):+.1f}"]
+        about = [reading["layer"], f"{reading['wait_ms']:g} ms", f"{reading['clients']}"]
+        rps = [f"{of.rps:.0f}", f"{reading['rps']:.0f}", f"{of.rps_off:+.0%}"]
+        body.append([*about, *rps, f"{of.drop:.1%}", *shares])
+    head = ["layer", "endpoint waits", "clients", "RPS", "load", "off", "drop", "load", "interval", "points off"]
+    return Table("wrk: apps that wait, on asyncio", head, body)
+
+
+def goal_of_waiting(waiting: Sequence[Waiting]) -> Goal:
+    """Judge how far `load` is from wrk in apps that wait."""
+    rps = sum(abs(of.rps_off) <= CLOSE_RPS for of in waiting)
+    known = [of for of in waiting if of.share is not None]
+    shares = sum(of.is_close for of in known)
+    return Goal(
+        f"in apps that wait, requests per second within {CLOSE_RPS:.0%} of wrk's and shares within"
+        f" {100 * CLOSE_POINTS:g} percentage points, in nine of ten settings",
+        f"{rps} of {len(waiting)} and {shares} of {len(known)}",
+        rps >= GOAL_SHARE * len(waiting) and bool(known) and shares >= GOAL_SHARE * len(known),
     )
 
 

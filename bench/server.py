@@ -140,8 +140,8 @@ QUICK = Plan(
 )
 
 
-def hello(layer: str | None) -> FastAPI:
-    """Make a hello-world app in one layer, or without a layer."""
+def hello(layer: str | None, wait_ms: float = 0.0) -> FastAPI:
+    """Make a hello-world app in one layer, or without a layer. Its endpoint waits first, if asked for."""
     app = FastAPI()
     if layer is not None:
         kind, options = LAYERS[layer]
@@ -149,6 +149,8 @@ def hello(layer: str | None) -> FastAPI:
 
     @app.get("/")
     async def root() -> dict[str, str]:
+        if wait_ms:
+            await asyncio.sleep(wait_ms / 1000)
         return {"message": "Hello World"}
 
     return app
@@ -162,11 +164,13 @@ def headers() -> dict[str, str]:
 # ---- fresh processes --------------------------------------------------------------------------------------------
 
 
-def worker(role: str, layer: str, loop: LoopName, core: int | None, max_time_s: float = 5.0) -> Reading:
+def worker(
+    role: str, layer: str, loop: LoopName, core: int | None, max_time_s: float = 5.0, wait_ms: float = 0.0
+) -> Reading:
     """Run one role of a fresh process: serve until its standard input ends, or measure."""
     pin(core)
     if role == "serve":
-        serve([hello(None), hello(layer)], loop)
+        serve([hello(None, wait_ms), hello(layer, wait_ms)], loop)
         return {}
     return loops.run(loop, lambda: ours(layer, max_time_s))
 

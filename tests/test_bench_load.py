@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -91,6 +92,29 @@ def test_the_goal_of_verdicts_counts_wrong_and_undecided(
     assert [row[3] for row in table.rows] == ["0.7", "1.3"] * 2
 
 
+def waits(rps: float, share: list[float] | None) -> dict[str, Any]:
+    about = {"kind": "waiting", "layer": "BaseHTTPMiddleware", "wait_ms": 50.0, "clients": 100, "method": "bypass"}
+    return {**about, "bursts": [[1000.0, 970.0]] * 5, **WHOLE, "rps": rps, "share": share}
+
+
+@pytest.mark.parametrize(
+    ("rps", "share", "met"),
+    [
+        (1010.0, [0.045, 0.04, 0.05], True),
+        (1010.0, [0.1, 0.02, 0.2], True),
+        (1010.0, [0.1, 0.08, 0.2], False),
+        (1100.0, [0.03, 0.02, 0.04], False),
+        (1010.0, [0.03, -math.inf, math.inf], False),
+        (1010.0, None, False),
+    ],
+)
+def test_the_goal_of_apps_that_wait(load: ModuleType, rps: float, share: list[float] | None, met: bool) -> None:
+    report = load.report([waits(rps, share)])
+    assert [goal.met for goal in report.goals] == [met]
+    ((*_, drop, _stated, _interval, _off),) = report.tables[0].rows
+    assert drop == "3.0%"
+
+
 def test_the_story_and_the_shares_of_the_published_cases(load: ModuleType) -> None:
     names = {"CORS, auth B": 3000.0, "CORS, auth A": 6000.0, "hello": 6000.0, "1 B": 3000.0}
     readings = [{"kind": "case", "case": name, **WHOLE, "rps": rps} for name, rps in names.items()]
@@ -114,6 +138,9 @@ def test_every_part_has_its_readings(load: ModuleType, monkeypatch: pytest.Monke
     monkeypatch.setattr(load.server, "awake", nobody)
     monkeypatch.setattr(load.server, "of_process", lambda plan, *_: taken.pop())
     monkeypatch.setattr(load, "neighbours", nobody)
+    monkeypatch.setattr(load.server, "served", lambda *_, **__: nullcontext(SimpleNamespace(ports=(1, 2))))
+    monkeypatch.setattr(load.server, "burst", lambda *_: load.server.Burst(900.0, 90))
+    monkeypatch.setattr(load, "WAITING_ORDINARY_S", 0.1)
     monkeypatch.setattr(load.shutil, "which", lambda name: name)
     readings = load.measure(quick=True)
     assert [(reading["kind"], reading.get("generator")) for reading in readings] == [
@@ -123,8 +150,9 @@ def test_every_part_has_its_readings(load: ModuleType, monkeypatch: pytest.Monke
         *([("judged pair", "wrk")] * 8),
         ("judged ours", None),
         *([("verdict", None)] * 4),
+        ("waiting", None),
     ]
-    assert all(reading["rps"] > 0 for reading in readings if reading["kind"] in ("load", "case", "verdict"))
+    assert all(reading["rps"] > 0 for reading in readings if reading["kind"] in ("load", "case", "verdict", "waiting"))
     assert {reading["ratio"] for reading in readings if reading["kind"] == "verdict"} == set(load.JUDGED_RATIOS)
     load.report(readings)
     assert [reading["kind"] for reading in load.measure(quick=True, part=3)] == ["case"]
