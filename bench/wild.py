@@ -43,7 +43,7 @@ from pytest_mwbudget.model.stack import ENDPOINT
 from pytest_mwbudget.timing.host_speed import Machine
 from pytest_mwbudget.timing.looks import Environment
 
-RUNS, FACTOR = 20, 1.6
+RUNS, FACTOR = 2, 1.6
 # Characters of a reason for an undecided verdict in the report.
 REASON_CHARS = 90
 CONDITIONS: dict[str, tuple[tuple[float, float], ...]] = {

@@ -179,7 +179,15 @@ def test_a_slow_response_neither_ends_the_burst_nor_counts_twice() -> None:
     assert figures["statuses"] == {"200": 107, "202": 2}
     assert len(figures["latencies_ns"]) == 109 - 10
     assert sum(latency_ns > 0.5e9 for latency_ns in figures["latencies_ns"]) >= 2
-    assert figures["request_ns"] == pytest.approx(sum(figures["latencies_ns"]) / 99 / 10)
+    assert figures["request_ns"] == pytest.approx(sum(figures["latencies_ns"]) / 99 / 10, rel=0.2)
+
+
+def test_the_time_to_connect_is_in_the_time_between_two_responses() -> None:
+    closing = OK.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+    with answering(closing, closing=True) as port, started(port) as process:
+        figures = burst(process, 3, 30)
+    counted = len(figures["latencies_ns"])
+    assert figures["request_ns"] * 3 * counted > sum(figures["latencies_ns"]) + counted * 10_000
 
 
 @pytest.mark.parametrize(("requests", "skipped", "slow"), [(12, 1, True), (12, 2, False), (11, 2, True), (4, 1, True)])

@@ -59,8 +59,9 @@ class Client:
         self.socket: socket.socket | None = None
         self.sent_ns = 0
         self.reused = False
-        # How many of the next requests of a burst do not count.
+        # How many of the next requests of a burst do not count, and when the last one was answered.
         self.to_skip = 0
+        self.answered_ns = 0
         # What the socket has not taken yet of the request.
         self.unsent = memoryview(b"")
         self._data = b""
@@ -207,7 +208,7 @@ class Generator:
         self.latencies: list[int] = []
         self.wanted = self.done = self.open = 0
         self.to_send = 0.0
-        self.last_ns = 0
+        self.last_ns = self.cycles_ns = 0
 
     def burst(self, clients: int, requests: int, skipped: int) -> dict[str, Any]:
         """Make a burst, and return its figures."""
@@ -233,11 +234,11 @@ class Generator:
     def _request_ns(self, clients: int, requests: int, skipped: int, begin_ns: int) -> float:
         """Return the time between two responses.
 
-        In a closed loop this is the mean latency divided by the clients. So it does not contain that clients which
-        begin at once wait for each other at first.
+        In a closed loop this is the mean time from one response of a client to its next, divided by the clients. So it
+        does not contain that clients which begin at once wait for each other at first.
         """
         if steady(clients, requests, skipped):
-            return sum(self.latencies) / len(self.latencies) / clients
+            return self.cycles_ns / len(self.latencies) / clients
         return (self.last_ns - begin_ns) / requests
 
     def _sent(self, count: int, requests: int, skipped: int) -> int:
@@ -255,7 +256,8 @@ class Generator:
         for client in group:
             self._connect(client)
         goes_on = steady(count, requests, skipped)
-        self.statuses, self.latencies, self.done, self.wanted, self.open = {}, [], 0, requests, len(group)
+        self.statuses, self.latencies, self.cycles_ns = {}, [], 0
+        self.done, self.wanted, self.open = 0, requests, len(group)
         self.to_send = inf if goes_on else requests - len(group)
         begin_ns = time.perf_counter_ns()
         for client in group:
@@ -305,6 +307,8 @@ class Generator:
             client.to_skip -= 1
         else:
             self.latencies.append(latency_ns)
+            self.cycles_ns += now_ns - client.answered_ns
+        client.answered_ns = now_ns
         if self.done <= self.wanted:
             self.last_ns = now_ns
         if self.to_send and self.done < self.wanted:
