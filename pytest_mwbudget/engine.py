@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from types import CodeType
@@ -151,9 +151,16 @@ def _undisturbed(caller: server.Caller, environment: Environment, hooks: Hooks) 
 
 @contextmanager
 def _random_kept() -> Iterator[None]:
-    """Give the global random generators, those of Python and NumPy, the states back that they had before the block."""
+    """Give the global random generators, those of Python and NumPy, other states in the block, and their own after it.
+
+    With the same states, the app would draw the same numbers again after the block: ids that it has given already.
+    """
     numpy: Any = sys.modules.get("numpy.random")
-    of_python, of_numpy = random.getstate(), numpy and numpy.get_state()
+    of_python, of_numpy = random.getstate(), numpy and numpy.get_state(legacy=False)
+    random.seed(random.getrandbits(64))
+    if numpy:
+        with suppress(TypeError):  # the app has set another bit generator
+            numpy.seed(random.getrandbits(32))
     try:
         yield
     finally:

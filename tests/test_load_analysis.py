@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 import random
 from dataclasses import replace
@@ -10,6 +11,7 @@ from statistics import fmean
 import pytest
 
 from pytest_mwbudget.analysis.shares import (
+    SPLIT_ROOM,
     Burst,
     Bursts,
     Conditions,
@@ -416,9 +418,9 @@ def row(us: Estimate | None, busy: Estimate | None = None, wait_us: float = 0.0)
     return ResultRow(layer, us, occupation=occupation, counts=counts())
 
 
-def split(row: ResultRow, why: str | None, *, bound: bool = True, clients: int = 100) -> LayerLoad:
+def split(row: ResultRow, why: str | None, working_us: float | None = 1000.0, clients: int = 100) -> LayerLoad:
     """Return the share of a row in an app that answers a request each 1000 µs."""
-    return divided(row, Bursts([{None: burst(1000.0)}] * 6), clients, why, bound=bound)
+    return divided(row, Bursts([{None: replace(burst(1000.0), working_us=working_us)}] * 6), clients, why)
 
 
 def test_the_share_of_a_layer_is_of_the_time_in_which_it_holds_the_event_loop() -> None:
@@ -430,10 +432,29 @@ def test_the_share_of_a_layer_is_of_the_time_in_which_it_holds_the_event_loop() 
         assert split(row(unknown), "it answers") == LayerLoad(why="it answers")
 
 
-@pytest.mark.parametrize("clients", [1, 50])
-def test_where_the_app_waits_the_share_of_a_layer_is_of_what_its_client_waits_for(clients: int) -> None:
+@pytest.mark.parametrize(
+    ("clients", "working_us", "queues", "expected"),
+    [
+        (1, 300.0, True, (0.1, 0.09, 0.11)),
+        # Alone, each of 50 clients would wait 100 of 50,000 µs. The thread works for 0, 50, 80, 90, 100 % of the time.
+        (50, 0.001, True, (0.002, 0.0018, 0.0022)),
+        (50, 500.0, True, (0.004, 0.0018, 0.0088)),
+        (50, 800.0, True, (0.01, 0.0018, 30 / 800)),  # at most as at the bottleneck
+        (50, 900.0, True, (0.02, 0.0018, 30 / 900)),
+        (50, 1000.0, True, (0.02, 0.01, 0.03)),
+        # Nobody knows whether the thread had a core.
+        (50, 800.0, False, (20 / 800, 0.0018, 30 / 800)),
+        (50, None, True, (0.02, 0.0018, 0.03)),
+    ],
+)
+def test_where_the_app_waits_a_share_is_between_its_wait_alone_and_that_at_the_bottleneck(
+    clients: int, working_us: float | None, queues: bool, expected: tuple[float, float, float]
+) -> None:
     us, busy = Estimate(100.0, 90.0, 110.0), Estimate(20.0, 10.0, 30.0)
-    assert split(row(us, busy, wait_us=80.0), None, bound=False, clients=clients).share == us / (1000.0 * clients)
+    bursts = Bursts([{None: replace(burst(1000.0), working_us=working_us, queues=queues)}] * 6)
+    share = divided(row(us, busy, wait_us=80.0), bursts, clients, None).share
+    assert share is not None
+    assert (share.estimate, share.low, share.high) == pytest.approx(expected, rel=1e-3)
 
 
 def test_no_share_is_above_the_whole() -> None:
@@ -445,6 +466,32 @@ def test_no_share_is_above_the_whole() -> None:
     assert split(row(us), None) == LayerLoad(why=longer)
 
 
+def test_the_share_by_self_time_holds_in_a_simulated_server() -> None:
+    """Clients wait at random, and compete for one processor: the share is what a layer's 40 µs of 400 cost them."""
+    for wait_us in (30_000.0, 36_000.0, 40_000.0, 45_000.0, 60_000.0, 120_000.0):
+        with_us, without_us = (simulated_request_us(100, wait_us, work_us) for work_us in (400.0, 360.0))
+        bursts = Bursts([{None: replace(burst(with_us), working_us=400.0)}] * 6)
+        share = divided(row(Estimate(40.0, 40.0, 40.0)), bursts, 100, None).share
+        assert share is not None
+        true = 1 - without_us / with_us
+        assert share.low / (1 + SPLIT_ROOM) - 0.005 < true < share.high + 0.005
+
+
+def simulated_request_us(clients: int, wait_us: float, work_us: float) -> float:
+    """Return the time between two responses of clients that wait about so long and then for a processor."""
+    rng = random.Random(7)
+    ready = [(rng.expovariate(1 / wait_us), client) for client in range(clients)]
+    heapq.heapify(ready)
+    free_us, served, begin_us = 0.0, 40_000, 0.0
+    for number in range(2 * served):
+        at_us, client = heapq.heappop(ready)
+        free_us = max(free_us, at_us) + work_us
+        heapq.heappush(ready, (free_us + rng.expovariate(1 / wait_us), client))
+        if number == served:
+            begin_us = free_us
+    return (free_us - begin_us) / served
+
+
 def test_layers_that_take_next_to_nothing_are_not_bypassed() -> None:
     assert is_negligible(row(Estimate(1.0, 0.0, 4.9)), 5.0, None)
     assert not is_negligible(row(Estimate(1.0, 0.0, 5.1)), 5.0, None)
@@ -453,9 +500,21 @@ def test_layers_that_take_next_to_nothing_are_not_bypassed() -> None:
     assert not is_negligible(row(Estimate(1.0, 0.0, 4.9)), 5.0, Wait(1.0, 1e6, serialises=True))
 
 
-@pytest.mark.parametrize(("waited_us", "expected"), [(0.0, 5.0), (1_000.0, 5.0), (50_000.0, 50.0)])
-def test_next_to_nothing_is_a_share_of_the_work_or_of_the_wait(waited_us: float, expected: float) -> None:
-    assert negligible_us(500.0, waited_us) == pytest.approx(expected)
+@pytest.mark.parametrize(
+    ("waited_us", "occupied", "expected"),
+    [
+        (0.0, 0.5, 5.0),
+        (1_000.0, 0.5, 5.0),
+        (50_000.0, 0.5, 125.0),
+        (50_000.0, 0.8, 20.0),
+        (50_000.0, 0.9, 5.0),
+        (50_000.0, None, 5.0),
+    ],
+)
+def test_next_to_nothing_is_a_share_of_the_work_or_of_the_wait(
+    waited_us: float, occupied: float | None, expected: float
+) -> None:
+    assert negligible_us(500.0, waited_us, occupied) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("starting", [counts(tasks=1), counts(threads=1), None])

@@ -679,13 +679,16 @@ def test_a_name_that_a_marker_of_a_module_misspells_is_said_too(suite: Suite) ->
 # ---- what a measurement must not change -----------------------------------------------------------------------------
 
 
-def test_repetitions_leave_the_random_generators_as_they_were(suite: Suite) -> None:
+def test_repetitions_leave_the_random_generators_as_they_were_and_draw_other_numbers(suite: Suite) -> None:
     outcome = suite.run(
         """
         import random
 
+        drawn = []
+
         async def roll(request):
-            return PlainTextResponse(f"{random.random()}")
+            drawn.append(random.getrandbits(64))
+            return PlainTextResponse(f"{drawn[-1]}")
 
         @pytest.mark.mw_budget(tasks=0)
         def test_it():
@@ -693,7 +696,8 @@ def test_repetitions_leave_the_random_generators_as_they_were(suite: Suite) -> N
             random.seed(1)
             rolled = [client.get("/").text for _ in range(2)]
             random.seed(1)
-            assert rolled == [f"{random.random()}" for _ in range(2)]
+            assert rolled == [f"{random.getrandbits(64)}" for _ in range(2)]
+            assert len({*drawn}) == len(drawn) > 2
         """
     )
     outcome.assert_outcomes(passed=1)

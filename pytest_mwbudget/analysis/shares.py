@@ -34,6 +34,8 @@ WAITED_SHARE = 0.05
 SENDING_SHARE = 0.9
 # The event loop's thread is the bottleneck if it works for this share of the time in which it could have a core.
 BOTTLENECK_SHARE = 0.9
+# From this share on, nothing but the thread's time limits the requests per second.
+CERTAIN_SHARE = 0.995
 # An interval says nothing that reaches farther than this share to either side, and farther than the estimate is from 0.
 WIDEST_SHARE = 0.25
 # A row serialises requests if its time grows by more than this many times what the turns of the event loop explain, and
@@ -46,9 +48,8 @@ IDLE_SHARE, FULL_SHARE = 0.2, 0.5
 SPLIT_ROOM = 0.5
 # Behind a server a layer takes up to this many times its self time (docs/explanation/limits.md).
 BEHIND_SERVER = 2.8
-# A layer of less than this share of a request is not bypassed: the bursts would take too long to see it. Where the app
-# waits, a layer costs its share of the wait, and up to ten times as much where requests compete for the processor.
-NEGLIGIBLE_SHARE, NEGLIGIBLE_WAIT = 0.01, 0.001
+# A layer of less than this share of a request is not bypassed: the bursts would take too long to see it.
+NEGLIGIBLE_SHARE = 0.01
 # Why layers can cost more than their own times.
 LEFT = "a layer may leave work to the worker of a queue or to a callback, which is in no own time"
 
@@ -61,7 +62,8 @@ class Burst:
     - `latencies_us`: those that clients saw, in order of size
     - `gauges`: the slowest times that a fixed piece of work took during the burst, on the server's core and on the load
       generator's
-    - `queued`: the share of the burst in which the server's thread was ready to run but had no core
+    - `queued`: the share of the burst in which the server's thread was ready to run but had no core, and `queues`
+      whether that is known
     - `starved`: the same of the load generator
     - `working_us`: the time for each request in which the server's thread worked, None if unknown
     - `idle`: of the time in which the server's thread could have a core, the share in which it had nothing to do, if
@@ -75,6 +77,7 @@ class Burst:
     latencies_us: Sequence[float]
     gauges: tuple[float, ...]
     queued: float = 0.0
+    queues: bool = True
     starved: float = 0.0
     working_us: Microseconds | None = None
     idle: float = 0.0
@@ -89,12 +92,17 @@ class Burst:
         return None if self.working_us is None else min(1.0, self.working_us / self.request_us)
 
     @property
+    def occupied(self) -> float | None:
+        """In which share of the time that it could have a core the server's thread worked, None if unknown."""
+        return None if self.busy is None else occupied(self.busy, 1 - self.queued, known=self.queues)
+
+    @property
     def is_bound(self) -> bool:
         """Whether the server's thread worked nearly all the time in which it could have a core.
 
         Then its processor time is what limits the requests per second.
         """
-        return self.busy is not None and self.busy >= BOTTLENECK_SHARE * (1 - self.queued)
+        return self.occupied is not None and self.occupied >= BOTTLENECK_SHARE
 
     def of_processor(self) -> Burst:
         """Return the burst with the processor time of a request in place of the time between two responses.
@@ -105,6 +113,25 @@ class Burst:
         assert self.busy is not None
         idle = max(0.0, 1 - self.busy / (1 - self.queued)) if self.queued < 1 else 0.0
         return replace(self, request_us=self.working_us, gauges=self.gauges[:1], queued=0.0, starved=0.0, idle=idle)
+
+
+def occupied(busy: float, could: float, *, known: bool) -> float | None:
+    """Return the share of the time that a thread could have a core, in which it worked.
+
+    It worked for the share `busy` of all the time, and could have a core for the share `could`. If that is not `known`,
+    only a thread that worked nearly all the time tells.
+    """
+    share = min(1.0, busy / could) if could > 0 else 1.0
+    return share if known or share >= BOTTLENECK_SHARE else None
+
+
+def alone(share: float) -> float:
+    """Return by what the saving of a request is to be multiplied for what it saves without competition.
+
+    A request waits for the processor about as in a queue that is `occupied` for this share of the time, so what a layer
+    takes is in the latency 1 / (1 - share)² times. At the bottleneck this is about the number of clients, 100.
+    """
+    return (1 - min(share, BOTTLENECK_SHARE)) ** 2
 
 
 Round = Mapping[Arm, Burst]
@@ -187,6 +214,21 @@ class Bursts:
         return median(known) if known else None
 
     @property
+    def occupied(self) -> float | None:
+        """The typical share of the time that it could have a core in which the server's thread worked.
+
+        None if unknown in one of the bursts.
+        """
+        known = [bursts[None].occupied for bursts in self.rounds if None in bursts]
+        certain = [share for share in known if share is not None]
+        return median(certain) if certain and len(certain) == len(known) else None
+
+    @property
+    def working_us(self) -> Microseconds:
+        """The typical time of a request in which the server's thread worked, or the time of a request if unknown."""
+        return median(burst.request_us if burst.working_us is None else burst.working_us for burst in self.whole)
+
+    @property
     def request_us(self) -> Microseconds:
         """The typical time of a request."""
         return median(burst.request_us for burst in self.whole)
@@ -230,27 +272,42 @@ def too_wide(share: Estimate | None) -> str | None:
     return f"{span}; run it again when the machine is less busy, or give it more time"
 
 
-def divided(row: ResultRow, bursts: Bursts, clients: int, why: str | None, *, bound: bool) -> LayerLoad:
+def divided(row: ResultRow, bursts: Bursts, clients: int, why: str | None, clock: LoadClock = WALL) -> LayerLoad:
     """Return the share of a request's time under load that is the layer's own, with the reason for no bypass.
 
-    If the server's thread is the bottleneck (`bound`), only the part of the own time counts that holds it, as a share
-    of the time between two responses: while a layer waits, other requests are served. Otherwise each client waits for
-    its own requests, and the own time with its waits is a share of their latency. A share can be too large by
-    SPLIT_ROOM. One that is larger still is not known.
+    `bursts` are by wall clock, and `clock` is what the share is said to be of. At least, the own time with its waits is
+    a share of the latency, because each client waits for its own requests. At most, the part of it that holds the
+    server's thread is a share of this thread's time: if the thread is the bottleneck, all wait for it, and others are
+    served while a layer waits. A share can be too large by SPLIT_ROOM. One that is larger still is not known.
     """
     if row.us is None or not row.us.bounded:
         return LayerLoad(why=why)
-    own, request_us, spent = row.us, bursts.request_us, row.occupation
-    if not bound:
-        request_us *= clients
-    elif spent is not None and spent.wait_us and spent.busy.bounded:
-        own = spent.busy
-    share = own / request_us
+    spent = row.occupation
+    holding = spent.busy if spent is not None and spent.wait_us and spent.busy.bounded else row.us
+    share = row.us / (clients * bursts.request_us)
+    if clients > 1:
+        share = _between(share, holding / bursts.working_us, bursts.occupied)
     if share.low > 1 + SPLIT_ROOM:
         longer = "its self time is longer than a request under load, so the two cannot be compared"
         return LayerLoad(why=f"{why}; {longer}" if why else longer)
     share = Estimate(*(min(end, 1.0) for end in (share.estimate, share.low, share.high)))
-    return LayerLoad(share, "split", why or "there was too little time for it", bursts.clock)
+    return LayerLoad(share, "split", why or "there was too little time for it", clock)
+
+
+def _between(least: Estimate, most: Estimate, occupied: float | None) -> Estimate:
+    """Return the share of a layer that is the first one without competition and the second one at the bottleneck.
+
+    Requests that come at random wait for a thread about as in a queue, 1 / (1 - occupied) times as long as it works for
+    them. Those that come regularly hardly wait, and near the bottleneck the last per cents make most of the wait.
+    """
+    if occupied is None:
+        return replace(most, low=min(least.low, most.low))
+    if occupied >= CERTAIN_SHARE:
+        return most
+    free = 1 - occupied
+    low = min(least.low, most.low)
+    high = max(low, min(max(least.high, least.high / free**2), most.high))
+    return Estimate(min(max(least.estimate / free, low), most.estimate, high), low, high)
 
 
 def lacking(row: ResultRow, layer_load: LayerLoad, wait: Wait | None, beyond: str | None) -> str | None:
@@ -285,13 +342,14 @@ def left_by(past: str, left: Estimate, *, certain: bool) -> str:
     return f"bursts past {past} save {span} of a request's time beyond their own times; {LEFT}{less}"
 
 
-def negligible_us(working_us: Microseconds, waited_us: Microseconds) -> Microseconds:
+def negligible_us(working_us: Microseconds, waited_us: Microseconds, occupied: float | None) -> Microseconds:
     """Return the self time below which bursts past a layer would take too long to see it.
 
     The server works for `working_us` for each request, which a busy machine changes little. A client waits for
-    `waited_us` for its response; 0 if it waits for the processor only.
+    `waited_us` for its response, while the server's thread is `occupied`, None if unknown.
     """
-    return max(NEGLIGIBLE_SHARE * working_us, NEGLIGIBLE_WAIT * waited_us)
+    of_wait = 0.0 if occupied is None or occupied >= BOTTLENECK_SHARE else alone(occupied) * waited_us
+    return NEGLIGIBLE_SHARE * max(working_us, of_wait)
 
 
 def is_negligible(row: ResultRow, most_us: Microseconds, wait: Wait | None) -> bool:
@@ -474,6 +532,10 @@ def judge_share(
     room = None if layer_load.method == "bypass" else SPLIT_ROOM
     no_pass, no_fail = lacks or conditions.clients_cost, conditions.excuse or doubt
     of_share = replace(conditions.of_figure, room=room, no_pass=no_pass, no_fail=no_fail)
+    if layer_load.method == "split":
+        of_share = replace(
+            of_share, holds="set a budget of us for its self time, or move the budget away from the figure"
+        )
     return judge.judge(RPS_SHARE, layer_load.share, bound, of_share)
 
 

@@ -42,8 +42,6 @@ from .turns import sampled_turns
 WARM_SHARE, OBSERVED_SHARE = 0.1, 0.08
 # The requests of the first burst of one client, and the most that are observed of one client or few.
 FIRST_REQUESTS, MOST_OBSERVED = 20, 400
-# At least so many requests of each client are observed.
-FEWEST_OBSERVED = 3
 # Pairs of bursts of one client, through layers and past them, and the most requests of each.
 IN_APP_PAIRS, MOST_IN_APP = 10, 10
 # The times of the reference workload beside a burst, of which the median counts.
@@ -52,6 +50,8 @@ GAUGES = 9
 BURST_S: Seconds = 0.08
 # A burst has at least this many requests.
 FEWEST = 40
+# The responses whose bodies are compared with those without a layer.
+BODIES = 3
 CHANGES = (
     "without it the app answers with a body of another length, so it may do less; set a budget of us for the layer's"
     " self time instead"
@@ -93,10 +93,10 @@ async def under_load(
                 driver = _Driver(caller, settings, under, environment, garbage, arms, served, process)
                 await driver.warm(begin_ns)
                 observations = await driver.observations()
-                lengths = {(await caller()).body_bytes for _ in range(2)}
+                lengths = await _lengths(caller, settings.startup_timeout_s)
                 await arms.try_each(settings.startup_timeout_s, lengths=lengths)
-                waited_us = 0.0 if driver.bound else under.clients * driver.request_ns / 1000
-                most_us = negligible_us(driver.working_ns / 1000, waited_us)
+                waited_us = under.clients * driver.request_ns / 1000
+                most_us = negligible_us(driver.working_ns / 1000, waited_us, driver.occupied)
                 negligible = [
                     entry
                     for row in result.layers
@@ -117,6 +117,15 @@ async def under_load(
     return outcome.result((clock() - begin_ns) / NS_PER_S)
 
 
+async def _lengths(caller: in_process.Caller, limit_s: Seconds) -> set[int | None]:
+    """Return the length that the body of the response has with every layer; empty if it varies."""
+    with suppress(loops.OutOfTimeError):
+        async with caller.loop.limited(limit_s):
+            lengths = {(await caller()).body_bytes for _ in range(BODIES)}
+            return lengths if len(lengths) == 1 else set()
+    return set()
+
+
 def require_loop(name: str) -> None:
     """Raise MeasurementError on a loop on which uvicorn does not run."""
     if name == "trio":
@@ -134,8 +143,9 @@ def require_loop(name: str) -> None:
 class _Driver:
     """Makes bursts.
 
-    `request_ns` is the time between two responses, by the latest burst of warming up, and `working_ns` the part of it
-    in which the thread of the event loop worked. `requests` is the number of requests that were sent.
+    By the latest burst of warming up, `request_ns` is the time between two responses, `working_ns` the part of it in
+    which the thread of the event loop worked, and `occupied` the share of the time that the thread could have a core in
+    which it worked, None if the system does not say. `requests` is the number of requests that were sent.
     """
 
     caller: in_process.Caller
@@ -148,6 +158,7 @@ class _Driver:
     process: Generator
     request_ns: float = 0.0
     working_ns: float = 0.0
+    occupied: float | None = None
     requests: int = 0
 
     @property
@@ -158,14 +169,15 @@ class _Driver:
     @property
     def bound(self) -> bool:
         """Whether the server's thread is the bottleneck, as far as warming up tells."""
-        return self.working_ns >= shares.BOTTLENECK_SHARE * self.request_ns
+        return self.occupied is not None and self.occupied >= shares.BOTTLENECK_SHARE
 
-    def skipped(self, clients: int) -> int:
-        """Return how many of the first requests of each client do not count.
+    @property
+    def skipped(self) -> int:
+        """The number of the first requests of each client that do not count.
 
         The first finds a shorter queue. If the app waits, clients that began at once meet again at their second.
         """
-        return 1 if clients == 1 or self.bound else 2
+        return 1 if self.under.clients == 1 or self.bound else 2
 
     @property
     def limit_ns(self) -> Nanoseconds:
@@ -174,38 +186,49 @@ class _Driver:
 
     async def warm(self, begin_ns: Nanoseconds) -> None:
         """Send requests of all clients, each at least one, until the share of the time for it is over."""
-        clients, requests = self.under.clients, self.under.clients
+        requests, skipped = self.under.clients, 0
         while True:
-            cpu = self._cpu_ns()
-            figures = await self.sent(clients, requests)
-            self.request_ns = figures["request_ns"]
-            self.working_ns = self.request_ns if cpu is None else ((self._cpu_ns() or 0) - cpu) / figures["answered"]
+            cpu, queued = self._cpu_ns(), self._queued_ns()
+            figures = await self.sent(self.under.clients, requests, skipped)
+            timed = self._timed(figures, _since(cpu, self._cpu_ns()), _since(queued, self._queued_ns()))
+            self.request_ns, self.occupied = timed.request_ns, timed.occupied
+            self.working_ns = timed.request_ns if timed.working_ns is None else timed.working_ns
             if self.clock() - begin_ns > WARM_SHARE * self.limit_ns:
                 return
-            requests = self._requests(WARM_SHARE * self.limit_ns)
+            requests, skipped = self._requests(WARM_SHARE * self.limit_ns)
+
+    def _timed(self, figures: dict[str, Any], worked: Nanoseconds | None, queued: Nanoseconds | None) -> _Times:
+        """Return the times of a burst in which the server's thread worked and was ready without a core for so long."""
+        all_ns, answered, request_ns = figures["all_ns"], figures["answered"], figures["request_ns"]
+        if worked is None:
+            return _Times(request_ns)
+        could = 1 - (queued or 0) / all_ns
+        if self.under.clients > 1 and worked >= shares.BOTTLENECK_SHARE * could * all_ns:
+            request_ns = all_ns / answered  # it works from end to end
+        working_ns = worked / answered
+        return _Times(request_ns, working_ns, shares.occupied(working_ns / request_ns, could, known=queued is not None))
 
     async def observations(self) -> tuple[Observation, Observation] | None:
         """Observe how long requests are in each layer, with one client and with all; None if that would take long."""
-        share_ns, clients = OBSERVED_SHARE * self.limit_ns, self.under.clients
-        queued = FEWEST_OBSERVED * clients
+        share_ns, clients, skipped = OBSERVED_SHARE * self.limit_ns, self.under.clients, self.skipped
+        queued = (skipped + 1) * clients
         if queued * self.request_ns > 4 * share_ns:
             return None
         # The first request alone: of a slow app, more would use up the time.
-        one_ns, requests = (await self.sent(1, 1))["request_ns"], FIRST_REQUESTS
+        one_ns, requests = (await self.sent(1, 1, 0))["request_ns"], FIRST_REQUESTS
         if requests * one_ns < share_ns:
-            one_ns = (await self.sent(1, requests))["request_ns"]
-        single = await self._observed(1, min(MOST_OBSERVED, max(2, round(share_ns / one_ns))))
+            one_ns = (await self.sent(1, requests, 1))["request_ns"]
+        single = await self._observed(1, min(MOST_OBSERVED, max(2, round(share_ns / one_ns))), 1)
         requests = max(queued, min(max(20 * clients, MOST_OBSERVED), round(share_ns / self.request_ns)))
-        return single, await self._observed(clients, requests)
+        return single, await self._observed(clients, requests, skipped)
 
-    async def _observed(self, clients: int, requests: int) -> Observation:
+    async def _observed(self, clients: int, requests: int, skipped: int) -> Observation:
         stack = self.arms.stack
-        waited, worked = _waited_ns(), process_time_ns()
-        skipped = clients * self.skipped(clients)
-        with observed(self.arms.bypasses, skipped, self.clock) as stays, sampled_turns(self.clock) as turns:
-            figures = await self.sent(clients, requests)
-        waited, worked = _waited_ns() - waited, process_time_ns() - worked
-        counted, all_ns = figures["answered"] - skipped, figures["all_ns"]
+        waited, worked = _waited_ns() or 0, process_time_ns()
+        with observed(self.arms.bypasses, skipped * clients, self.clock) as stays, sampled_turns(self.clock) as turns:
+            figures = await self.sent(clients, requests, skipped)
+        waited, worked = (_waited_ns() or 0) - waited, process_time_ns() - worked
+        counted, all_ns = figures["answered"] - skipped * clients, figures["all_ns"]
         return Observation(
             clients,
             own_us={index: total / counted / 1000 for index, total in stays.own_ns(stack).items()},
@@ -221,7 +244,7 @@ class _Driver:
 
         What layers leave to others is not in this time if requests are never suspended.
         """
-        one_ns = (await self.sent(1, 1))["request_ns"]
+        one_ns = (await self.sent(1, 1, 0))["request_ns"]
         requests = min(MOST_IN_APP, int(OBSERVED_SHARE * self.limit_ns / one_ns / IN_APP_PAIRS / 2))
         if not requests:
             return None
@@ -233,20 +256,22 @@ class _Driver:
 
     async def _in_app_us(self, arm: EntryIndex, left_out: Arm, requests: int) -> Microseconds:
         with observed(self.arms.bypasses, 0, self.clock) as stays, self.arms.without(left_out):
-            await self.sent(1, requests)
+            await self.sent(1, requests, 0)
         others = [total_ns for index, total_ns in stays.total_ns.items() if index not in self.arms.left_out(arm)]
         return max(others, default=0) / requests / 1000
 
-    def _requests(self, left_ns: float) -> int:
-        """Return the number of requests of a burst."""
-        clients = self.under.clients
-        return requests_of(self.request_ns, clients, left_ns, self.skipped(clients), bound=self.bound)
+    def _requests(self, left_ns: float) -> tuple[int, int]:
+        """Return the number of requests of a burst, and how many of each client are skipped."""
+        return requests_of(self.request_ns, self.under.clients, left_ns, self.skipped, bound=self.bound)
 
     def rounds_in_time(self, begin_ns: Nanoseconds) -> float:
         """Return about how many rounds of bursts there is time for."""
         left_ns = begin_ns + self.limit_ns - self.clock()
-        burst_ns = self.request_ns * self._requests(left_ns)
-        return left_ns / burst_ns / (len(self.arms.arms) + 1)
+        return left_ns / self._burst_ns(*self._requests(left_ns)) / (len(self.arms.arms) + 1)
+
+    def _burst_ns(self, requests: int, skipped: int) -> float:
+        """Return about how long a burst takes, with the requests that do not count at its end."""
+        return self.request_ns * (requests + (2 * self.under.clients if skipped else 0))
 
     async def rounds(self, begin_ns: Nanoseconds) -> Bursts:
         """Make rounds of bursts until the time is over."""
@@ -255,12 +280,12 @@ class _Driver:
             self.environment.progress(min(1.0, (self.clock() - begin_ns) / self.limit_ns))
 
         deadline = Deadline(begin_ns + self.limit_ns, self.clock, progress)
-        requests = self._requests(deadline.at_ns - self.clock())
+        requests, skipped = self._requests(deadline.at_ns - self.clock())
         try:
             rounds = await self.arms.rounds(
-                lambda arm: self.burst(requests),
+                lambda arm: self.burst(requests, skipped),
                 deadline,
-                self.request_ns * requests,
+                self._burst_ns(requests, skipped),
                 failures=ResponseError,  # the end of the load generator is not the layer's
                 when=" under load",
             )
@@ -268,21 +293,22 @@ class _Driver:
             self.environment.progress(None)
         return Bursts(shares.with_full_collections_spread([dict(blocks) for blocks in rounds]))
 
-    async def burst(self, requests: int) -> Burst:
+    async def burst(self, requests: int, skipped: int) -> Burst:
         """Make a burst of all clients with everything that tells how quiet it was."""
-        gauge, waited, cpu = self._gauge(), _waited_ns(), self._cpu_ns()
+        gauge, queued, cpu = self._gauge(), self._queued_ns(), self._cpu_ns()
         garbage = copy(self.garbage)
-        figures = await self.sent(self.under.clients, requests)
-        worked = None if cpu is None else (self._cpu_ns() or 0) - cpu
-        queued = 0 if self.arms.stack.threads else _waited_ns() - waited
+        figures = await self.sent(self.under.clients, requests, skipped)
+        worked, queued = _since(cpu, self._cpu_ns()), _since(queued, self._queued_ns())
+        timed = self._timed(figures, worked, queued)
         answered, all_ns = figures["answered"], figures["all_ns"]
         return Burst(
-            request_us=figures["request_ns"] / 1000,
+            request_us=timed.request_ns / 1000,
             latencies_us=sorted(latency_ns / 1000 for latency_ns in figures["latencies_ns"]),
             gauges=(max(gauge, self._gauge()), float(max(figures["gauges_ns"]))),
-            queued=queued / all_ns,
+            queued=(queued or 0) / all_ns,
+            queues=queued is not None,
             starved=figures["waited_ns"] / all_ns,
-            working_us=None if worked is None else worked / answered / 1000,
+            working_us=None if timed.working_ns is None else timed.working_ns / 1000,
             sending=figures["worked_ns"] / all_ns,
             collecting_us=(self.garbage.ns - garbage.ns) / answered / 1000,
             full_us=(self.garbage.full_ns - garbage.full_ns) / answered / 1000,
@@ -296,12 +322,19 @@ class _Driver:
         clock = self.environment.cpu_clock
         return None if clock is None else clock()
 
-    async def sent(self, clients: int, requests: int) -> dict[str, Any]:
+    def _queued_ns(self) -> Nanoseconds | None:
+        """Return how long this thread was ready to run and had no core, None if unknown.
+
+        With threads of the app it also waits for the interpreter, and nothing tells for how long.
+        """
+        return None if self.arms.stack.threads else _waited_ns()
+
+    async def sent(self, clients: int, requests: int, skipped: int) -> dict[str, Any]:
         """Send requests, check all responses, and return the figures with the number `answered`.
 
         Raises ResponseError, whose cause is what the app raised, if known.
         """
-        figures = await self.process.burst(clients, requests, self.skipped(clients))
+        figures = await self.process.burst(clients, requests, skipped)
         statuses: dict[str, int] = figures.get("statuses", {})
         answered = sum(statuses.values())
         self.requests += max(requests, answered)
@@ -330,22 +363,42 @@ class _Driver:
         raise error from raised
 
 
-def _waited_ns() -> Nanoseconds:
-    """Return how long this thread was ready to run and had no core, 0 where the system does not say."""
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """The time between two responses, the time of it in which the server's thread worked, and `shares.occupied`."""
+
+    request_ns: float
+    working_ns: float | None = None
+    occupied: float | None = None
+
+
+def _since(before: Nanoseconds | None, now: Nanoseconds | None) -> Nanoseconds | None:
+    return None if before is None or now is None else now - before
+
+
+def _waited_ns() -> Nanoseconds | None:
+    """Return how long this thread was ready to run and had no core, None where the system does not say."""
     with loops.unwatched():
-        return waited_ns() or 0
+        return waited_ns()
 
 
-def requests_of(request_ns: float, clients: int, left_ns: float, skipped: int, *, bound: bool) -> int:
-    """Return the number of requests of a burst, where one request takes `request_ns` of the server's time.
+def requests_of(request_ns: float, clients: int, left_ns: float, skipped: int, *, bound: bool) -> tuple[int, int]:
+    """Return the number of requests of a burst, and how many of each client are skipped.
 
-    At least FEWEST, and of each client one more than is skipped. If that would take more than a tenth of the time that
-    is left, a client sends only one if the server is the bottleneck (`bound`) or the client is alone: otherwise a burst
-    in which all clients begin at once says nothing.
+    A request takes `request_ns` of the server's time. If a burst that skips some takes more than a tenth of the time
+    that is left, and the server is the bottleneck (`bound`), a burst has one request of each client. Otherwise such a
+    burst says nothing, because clients that begin at once wait for each other: so it is made only if there is no time
+    for another, and then there are too few rounds for a verdict.
     """
     most = max(1, round(left_ns / 10 / max(request_ns, 1.0)))
-    wanted = max((skipped + 1) * clients, FEWEST, round(BURST_S * NS_PER_S / max(request_ns, 1.0)))
-    return max(min(wanted, most), clients if bound or clients == 1 else (skipped + 1) * clients)
+    requests = min(max(FEWEST, round(BURST_S * NS_PER_S / max(request_ns, 1.0))), most)
+    if clients == 1:
+        return requests, skipped
+    # Those that are under way when the last one that counts is sent, and others until these are answered.
+    least_ns = (skipped + 2) * clients * request_ns
+    if least_ns > (left_ns / 10 if bound else left_ns):
+        return clients, 0
+    return max(requests, skipped * clients), skipped
 
 
 # ---- the result --------------------------------------------------------------------------------------------------
@@ -379,7 +432,7 @@ class _Outcome:
             entry = self.entries.get(row.layer.index)
             if entry is not None and entry in self.driver.arms.layers and not shares.starts(row):
                 layer_load = self._bypassed(row, entry, ALPHA)[1]
-                if self._other_way(layer_load, row, self._wait(entry, row)) is not None:
+                if self._other_way(entry, layer_load, row, self._wait(entry, row)) is not None:
                     yield entry
         if self._left() is not None:
             yield TOGETHER
@@ -429,21 +482,19 @@ class _Outcome:
             why = self.driver.arms.why_not.get(entry)
             unsure = None if why is not None else shares.too_wide(layer_load.share)
             why = why or unsure
-            other = None if why is not None else self._other_way(layer_load, row, wait)
+            other = None if why is not None else self._other_way(entry, layer_load, row, wait)
             does_less = None if other is None else self._does_less(entry, layer_load)
             if other is not None and (does_less is False or shares.starts(row)):
                 doubt = tagged(_of_others(row, other), "not-bypassed")
             elif other is not None:
                 why, unsure = other, None if does_less else f"{other}, or {shares.LEFT}"
-            elif entry in self.driver.arms.changing:
+            elif entry in self.driver.arms.changing and not self._exceeds(row, bound):
                 doubt = tagged(CHANGES, "not-bypassed")
         lacks: str | None = None
         conditions = self._conditions(bursts)
         if layer_load.share is None or why is not None:
             allowed = layer_load.share is None or bound is None or layer_load.share.high <= bound
-            is_bound = self._is_bound(None)
-            bursts = self._by_clock(processor=is_bound)
-            layer_load = shares.divided(row, bursts, self.driver.under.clients, why, bound=is_bound)
+            bursts, layer_load = self._divided(row, why)
             beyond = None if allowed else unsure
             if bound is not None and beyond is None:
                 beyond = self._beyond(entry, layer_load, bound)
@@ -451,6 +502,26 @@ class _Outcome:
             conditions = self._conditions(bursts)
         judged = None if bound is None else shares.judge_share(layer_load, bound, conditions, doubt, lacks)
         return replace(row, load=replace(layer_load, wait=wait, judged=judged))
+
+    def _divided(self, row: ResultRow, why: str | None) -> tuple[Bursts, LayerLoad]:
+        """Return the share by self time, and the bursts by the clock that it is of."""
+        bursts = self._by_clock(processor=self._is_bound(None))
+        return bursts, shares.divided(row, self.bursts, self.driver.under.clients, why, bursts.clock)
+
+    def _exceeds(self, row: ResultRow, bound: float | None) -> bool:
+        """Return whether already the self time of a layer is above its budget."""
+        share = self._divided(row, None)[1].share
+        return bound is not None and share is not None and share.low > bound * (1 + shares.SPLIT_ROOM)
+
+    def _of_request(self, arm: Arm) -> float:
+        """Return how many times as much of a request's own time there is in what bursts past an arm save.
+
+        The processor limits the requests per second, or each client waits for its own request, and for others.
+        """
+        clients, occupied = self.driver.under.clients, self.bursts.occupied
+        if clients == 1 or occupied is None or self._is_bound(arm):
+            return 1.0
+        return clients * shares.alone(occupied)
 
     def _bypassed(self, row: ResultRow, entry: EntryIndex | None, alpha: float) -> tuple[Bursts, LayerLoad]:
         """Return what bursts past a layer say, if there are any, and the bursts by the clock that says it."""
@@ -470,7 +541,7 @@ class _Outcome:
         shorter_us, added_us = self.shorter_us.get(entry), layer_load.added_us
         if shorter_us is None or added_us is None:
             return None
-        half_us = added_us.estimate / 2
+        half_us = self._of_request(entry) * added_us.estimate / 2
         return None if shorter_us.low <= half_us <= shorter_us.high else shorter_us.low > half_us
 
     @property
@@ -491,8 +562,9 @@ class _Outcome:
         if added_us is None or not added_us.bounded:
             return None
         own_us = [row.us for row in self.before.layers if self.entries.get(row.layer.index) in together]
-        left_us = added_us - sum((us for us in own_us if us is not None), self.shorter_us.get(TOGETHER) or ZERO)
-        return left_us / bursts.request_us if left_us.low > 0 else None
+        times = self._of_request(TOGETHER)
+        left_us = added_us * times - sum((us for us in own_us if us is not None), self.shorter_us.get(TOGETHER) or ZERO)
+        return left_us / (bursts.request_us * times) if left_us.low > 0 else None
 
     @property
     def _told_apart(self) -> bool:
@@ -517,13 +589,13 @@ class _Outcome:
         """Return whether the event loop's thread is the bottleneck. It waits for a lone client after each response."""
         return self.driver.under.clients > 1 and self.bursts.is_bound(arm)
 
-    def _other_way(self, layer_load: LayerLoad, row: ResultRow, wait: Wait | None) -> str | None:
+    def _other_way(self, entry: EntryIndex, layer_load: LayerLoad, row: ResultRow, wait: Wait | None) -> str | None:
         """Say that the app does something else without a layer. If requests queue in it, nobody can tell."""
         added = shares.without_garbage(layer_load)
         if added is None or wait is None or self.observed is None:
             return None
         queues = shares.grows(wait, _turns(row), self.observed[1])
-        return None if queues else other_way(added, row.us, " under load")
+        return None if queues else other_way(added * self._of_request(entry), row.us, " under load")
 
     def _wait(self, entry: EntryIndex | None, row: ResultRow) -> Wait | None:
         return _wait(self.driver.arms.stack, self.observed, entry, row)

@@ -5,12 +5,13 @@
 It imports nothing but the standard library. The first line of standard input is a JSON object with `port`, `request`
 (in latin-1), `bodiless` (whether responses have no body, as to HEAD), `core` (null for any) and `silent_s`. Each
 further line asks for a burst: `clients`, `requests`, and how many of the first requests of each client are `skipped`.
-Each client sends a request as soon as its last one is answered.
+Each client sends a request as soon as its last one is answered. If some are skipped, all clients go on until those
+requests are answered that were under way when the number `requests` was, and later ones do not count.
 
 The answer to a burst is one line: `request_ns`, the time between two responses, `all_ns` from the first request to the
-last response, `statuses` with their numbers, `latencies_ns` without the skipped requests (unless there are few),
-`gauges_ns` of a fixed piece of work before and after, `waited_ns`, the time that this process was ready to run
-and had no core, and `worked_ns`, the time that it worked; or `error`.
+last response, `statuses` with their numbers, `latencies_ns` of the requests that count, `gauges_ns` of a fixed piece of
+work before and after, `waited_ns`, the time that this process was ready to run and had no core, and `worked_ns`, the
+time that it worked; or `error`.
 
 The program ends with its standard input, and with its parent, also if that is killed.
 """
@@ -27,7 +28,6 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from math import inf
 from typing import Any
 
 LOOK_S = 1.0
@@ -62,6 +62,8 @@ class Client:
         # How many of the next requests of a burst do not count, and when the last one was answered.
         self.to_skip = 0
         self.answered_ns = 0
+        # Whether the request under way counts.
+        self.counts = False
         # What the socket has not taken yet of the request.
         self.unsent = memoryview(b"")
         self._data = b""
@@ -170,6 +172,7 @@ class Client:
 
     def close(self) -> None:
         """Close the connection."""
+        self.unsent = memoryview(b"")
         if self.socket is not None:
             self.socket.close()
             self.socket = None
@@ -206,8 +209,8 @@ class Generator:
         self.clients: list[Client] = []
         self.statuses: dict[int, int] = {}
         self.latencies: list[int] = []
-        self.wanted = self.done = self.open = 0
-        self.to_send = 0.0
+        self.wanted = self.done = self.open = self.awaited = self.to_send = 0
+        self.goes_on = False
         self.last_ns = self.cycles_ns = 0
 
     def burst(self, clients: int, requests: int, skipped: int) -> dict[str, Any]:
@@ -222,7 +225,7 @@ class Generator:
         worked = time.process_time_ns() - worked
         gauges.append(gauge_ns())
         return {
-            "request_ns": self._request_ns(clients, requests, skipped, begin_ns),
+            "request_ns": self._request_ns(clients, requests, begin_ns),
             "all_ns": time.perf_counter_ns() - begin_ns,
             "statuses": self.statuses,
             "latencies_ns": self.latencies,
@@ -231,21 +234,21 @@ class Generator:
             "worked_ns": worked,
         }
 
-    def _request_ns(self, clients: int, requests: int, skipped: int, begin_ns: int) -> float:
+    def _request_ns(self, clients: int, requests: int, begin_ns: int) -> float:
         """Return the time between two responses.
 
         In a closed loop this is the mean time from one response of a client to its next, divided by the clients. So it
         does not contain that clients which begin at once wait for each other at first.
         """
-        if steady(clients, requests, skipped):
+        if self.goes_on:
             return self.cycles_ns / len(self.latencies) / clients
         return (self.last_ns - begin_ns) / requests
 
     def _sent(self, count: int, requests: int, skipped: int) -> int:
         """Send requests and take all their responses. Returns when the first was sent.
 
-        Where each client sends more than are skipped, all go on sending until `requests` have been answered, so that no
-        client idles while a slow response is awaited; what is open then is answered too.
+        No client idles while a slow response is awaited that counts, and none that counts meets fewer others at the
+        end.
         """
         request, bodiless = self.plan["request"].encode("latin-1"), self.plan["bodiless"]
         while len(self.clients) < count:
@@ -255,15 +258,15 @@ class Generator:
             self._close(client)  # the server has ended it meanwhile
         for client in group:
             self._connect(client)
-        goes_on = steady(count, requests, skipped)
+        self.goes_on = skipped > 0 and requests >= skipped * count and requests > skipped
         self.statuses, self.latencies, self.cycles_ns = {}, [], 0
-        self.done, self.wanted, self.open = 0, requests, len(group)
-        self.to_send = inf if goes_on else requests - len(group)
+        self.done, self.wanted, self.open, self.awaited = 0, requests, 0, 0
+        self.to_send = requests
         begin_ns = time.perf_counter_ns()
         for client in group:
             # The first requests of a burst arrive all at once, and find no others before them.
-            client.to_skip = skipped if goes_on else 0
-            self._send(client)
+            client.to_skip = skipped if self.goes_on else 0
+            self._begin(client)
         self._all_taken()
         return begin_ns
 
@@ -303,18 +306,23 @@ class Generator:
         self.done += 1
         self.open -= 1
         self.statuses[status] = self.statuses.get(status, 0) + 1
+        self.awaited -= client.counts
         if client.to_skip:
             client.to_skip -= 1
-        else:
+        elif client.counts:
             self.latencies.append(latency_ns)
             self.cycles_ns += now_ns - client.answered_ns
-        client.answered_ns = now_ns
-        if self.done <= self.wanted:
-            self.last_ns = now_ns
-        if self.to_send and self.done < self.wanted:
-            self.to_send -= 1
-            self.open += 1
-            self._send(client)
+        client.answered_ns = self.last_ns = now_ns
+        if (self.done < self.wanted or self.awaited) if self.goes_on else self.to_send:
+            self._begin(client)
+
+    def _begin(self, client: Client) -> None:
+        """Send a request, which counts unless enough are answered."""
+        self.to_send -= 1
+        self.open += 1
+        client.counts = self.done < self.wanted
+        self.awaited += client.counts
+        self._send(client)
 
     def _send(self, client: Client) -> None:
         self._connect(client)
@@ -330,6 +338,8 @@ class Generator:
             self._watch(client, selectors.EVENT_READ | selectors.EVENT_WRITE)
 
     def _send_more(self, client: Client) -> None:
+        if not client.unsent:  # it was closed by an event of the same look
+            return
         with suppress(ConnectionError):  # the server may have answered before
             client.send_more()
         if not client.unsent:
@@ -348,11 +358,6 @@ class Generator:
         if client.socket is not None:
             self.selector.unregister(client.socket)
             client.close()
-
-
-def steady(clients: int, requests: int, skipped: int) -> bool:
-    """Return whether each client sends more requests than are skipped."""
-    return requests >= (skipped + 1) * clients
 
 
 def gauge_ns() -> int:

@@ -42,7 +42,8 @@ class Generator:
     async def burst(self, clients: int, requests: int, skipped: int) -> dict[str, Any]:
         """Make a burst, and return its figures. Raises MeasurementError if the process has ended.
 
-        The first `skipped` requests of each client do not count if it sends more.
+        The first `skipped` requests of each client do not count, nor do those that are sent when `requests` have been
+        answered.
         """
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[bytes] = loop.create_future()
