@@ -442,7 +442,7 @@ def test_the_share_of_a_layer_is_of_the_time_in_which_it_holds_the_event_loop() 
         (50, 800.0, True, (0.01, 0.0018, 30 / 800)),  # at most as at the bottleneck
         (50, 900.0, True, (0.02, 0.0018, 30 / 900)),
         (50, 1000.0, True, (0.02, 0.01, 0.03)),
-        # Nobody knows whether the thread had a core.
+        # It is not known whether the thread had a core.
         (50, 800.0, False, (20 / 800, 0.0018, 30 / 800)),
         (50, None, True, (0.02, 0.0018, 0.03)),
     ],
@@ -478,7 +478,7 @@ def test_the_share_by_self_time_holds_in_a_simulated_server() -> None:
 
 
 def simulated_request_us(clients: int, wait_us: float, work_us: float) -> float:
-    """Return the time between two responses of clients that wait about so long and then for a processor."""
+    """Return the time between two responses. Clients wait at random, `wait_us` on average, then for a processor."""
     rng = random.Random(7)
     ready = [(rng.expovariate(1 / wait_us), client) for client in range(clients)]
     heapq.heapify(ready)

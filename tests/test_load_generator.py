@@ -25,31 +25,36 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
 
 @contextmanager
-def answering(*answers: bytes, closing: bool = False) -> Iterator[int]:
-    """Answer each request with the next of the answers, the last one again and again. Yields the port."""
-    left = list(answers)
+def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
+    """Run a function with each client that connects, in a thread of its own. Yields the port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def serve(client: socket.socket) -> None:
-            with client, suppress(ConnectionError):
-                while client.recv(65536):
-                    answer = left.pop(0) if len(left) > 1 else left[0]
-                    for byte in (answer[:40], answer[40:]):  # in two pieces
-                        client.sendall(byte)
-                        time.sleep(0.001)
-                    if closing:
-                        return
-
         def accept() -> None:
-            while True:
-                try:
-                    client, _ = listener.accept()
-                except OSError:
-                    return
-                threading.Thread(target=serve, args=(client,), daemon=True).start()
+            with suppress(OSError):
+                while True:
+                    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
 
         threading.Thread(target=accept, daemon=True).start()
         yield listener.getsockname()[1]
+
+
+@contextmanager
+def answering(*answers: bytes, closing: bool = False) -> Iterator[int]:
+    """Answer each request with the next of the answers, the last one again and again. Yields the port."""
+    left = list(answers)
+
+    def serve(client: socket.socket) -> None:
+        with client, suppress(ConnectionError):
+            while client.recv(65536):
+                answer = left.pop(0) if len(left) > 1 else left[0]
+                for byte in (answer[:40], answer[40:]):  # in two pieces
+                    client.sendall(byte)
+                    time.sleep(0.001)
+                if closing:
+                    return
+
+    with listening(serve) as port:
+        yield port
 
 
 @contextmanager
@@ -147,29 +152,23 @@ def late_now_and_then(every: int, others: int, later_s: float) -> Iterator[int]:
     The first request of a client is no late one: its latency does not count.
     """
     requests, answered, over = count(1), count(1), threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def serve(client: socket.socket) -> None:
-            first = True
-            with client, suppress(ConnectionError):
-                while client.recv(65536):
-                    if not first and next(requests) % every == 0:
-                        over.wait(10)
-                        time.sleep(later_s)
-                        client.sendall(LATE)
-                    else:
-                        client.sendall(OK)
-                        if next(answered) == others:
-                            over.set()
-                    first = False
+    def serve(client: socket.socket) -> None:
+        first = True
+        with client, suppress(ConnectionError):
+            while client.recv(65536):
+                if not first and next(requests) % every == 0:
+                    over.wait(10)
+                    time.sleep(later_s)
+                    client.sendall(LATE)
+                else:
+                    client.sendall(OK)
+                    if next(answered) == others:
+                        over.set()
+                first = False
 
-        def accept() -> None:
-            with suppress(OSError):
-                while True:
-                    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
-
-        threading.Thread(target=accept, daemon=True).start()
-        yield listener.getsockname()[1]
+    with listening(serve) as port:
+        yield port
 
 
 def test_a_slow_response_neither_ends_the_burst_nor_counts_twice() -> None:
@@ -204,27 +203,21 @@ def test_the_first_requests_of_clients_are_in_no_time_if_others_follow(requests:
 def serving(before: Callable[[int], object], *, reading: bool = True) -> Iterator[int]:
     """Answer each request, after a call with its number and, if `reading`, after its body of BODY. Yields the port."""
     numbers = count(1)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def serve(client: socket.socket) -> None:
-            with client, suppress(ConnectionError):
-                while data := client.recv(65536):
-                    before(next(numbers))
-                    left = len(BODY) if data.startswith(b"POST") and reading else 0
-                    left -= len(data.partition(b"\r\n\r\n")[2]) if left else 0
-                    while left > 0:
-                        left -= len(client.recv(65536))
-                    client.sendall(OK)
-                    if not reading:
-                        client.recv(1 << 30, socket.MSG_WAITALL)  # until the client closes
+    def serve(client: socket.socket) -> None:
+        with client, suppress(ConnectionError):
+            while data := client.recv(65536):
+                before(next(numbers))
+                left = len(BODY) if data.startswith(b"POST") and reading else 0
+                left -= len(data.partition(b"\r\n\r\n")[2]) if left else 0
+                while left > 0:
+                    left -= len(client.recv(65536))
+                client.sendall(OK)
+                if not reading:
+                    client.recv(1 << 30, socket.MSG_WAITALL)  # until the client closes
 
-        def accept() -> None:
-            with suppress(OSError):
-                while True:
-                    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
-
-        threading.Thread(target=accept, daemon=True).start()
-        yield listener.getsockname()[1]
+    with listening(serve) as port:
+        yield port
 
 
 UPLOAD = f"POST / HTTP/1.1\r\nhost: testserver\r\ncontent-length: {len(BODY)}\r\n\r\n" + BODY.decode()

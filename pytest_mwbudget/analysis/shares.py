@@ -126,10 +126,10 @@ def occupied(busy: float, could: float, *, known: bool) -> float | None:
 
 
 def alone(share: float) -> float:
-    """Return by what the saving of a request is to be multiplied for what it saves without competition.
+    """Return the factor from what a layer adds to the latency to what it takes itself.
 
-    A request waits for the processor about as in a queue that is `occupied` for this share of the time, so what a layer
-    takes is in the latency 1 / (1 - share)² times. At the bottleneck this is about the number of clients, 100.
+    The thread is `occupied` for this share of the time. Requests wait for it about as in a queue, so the latency
+    contains what a layer takes 1 / (1 - share)² times.
     """
     return (1 - min(share, BOTTLENECK_SHARE)) ** 2
 

@@ -198,7 +198,7 @@ class _Driver:
             requests, skipped = self._requests(WARM_SHARE * self.limit_ns)
 
     def _timed(self, figures: dict[str, Any], worked: Nanoseconds | None, queued: Nanoseconds | None) -> _Times:
-        """Return the times of a burst in which the server's thread worked and was ready without a core for so long."""
+        """Return the times of a burst, by how long the server's thread worked and was ready to run without a core."""
         all_ns, answered, request_ns = figures["all_ns"], figures["answered"], figures["request_ns"]
         if worked is None:
             return _Times(request_ns)
@@ -491,7 +491,6 @@ class _Outcome:
             elif entry in self.driver.arms.changing and not self._exceeds(row, bound):
                 doubt = tagged(CHANGES, "not-bypassed")
         lacks: str | None = None
-        conditions = self._conditions(bursts)
         if layer_load.share is None or why is not None:
             allowed = layer_load.share is None or bound is None or layer_load.share.high <= bound
             bursts, layer_load = self._divided(row, why)
@@ -499,7 +498,7 @@ class _Outcome:
             if bound is not None and beyond is None:
                 beyond = self._beyond(entry, layer_load, bound)
             lacks = shares.lacking(row, layer_load, wait, beyond)
-            conditions = self._conditions(bursts)
+        conditions = self._conditions(bursts)
         judged = None if bound is None else shares.judge_share(layer_load, bound, conditions, doubt, lacks)
         return replace(row, load=replace(layer_load, wait=wait, judged=judged))
 
@@ -514,9 +513,9 @@ class _Outcome:
         return bound is not None and share is not None and share.low > bound * (1 + shares.SPLIT_ROOM)
 
     def _of_request(self, arm: Arm) -> float:
-        """Return how many times as much of a request's own time there is in what bursts past an arm save.
+        """Return the factor from what bursts past an arm save, between two responses, to a layer's self time.
 
-        The processor limits the requests per second, or each client waits for its own request, and for others.
+        It is 1 if the processor limits the requests per second, or if it is not known whether it does.
         """
         clients, occupied = self.driver.under.clients, self.bursts.occupied
         if clients == 1 or occupied is None or self._is_bound(arm):

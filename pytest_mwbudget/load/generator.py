@@ -209,7 +209,7 @@ class Generator:
         self.clients: list[Client] = []
         self.statuses: dict[int, int] = {}
         self.latencies: list[int] = []
-        self.wanted = self.done = self.open = self.awaited = self.to_send = 0
+        self.wanted = self.done = self.open = self.awaited = 0
         self.goes_on = False
         self.last_ns = self.cycles_ns = 0
 
@@ -261,7 +261,6 @@ class Generator:
         self.goes_on = skipped > 0 and requests >= skipped * count and requests > skipped
         self.statuses, self.latencies, self.cycles_ns = {}, [], 0
         self.done, self.wanted, self.open, self.awaited = 0, requests, 0, 0
-        self.to_send = requests
         begin_ns = time.perf_counter_ns()
         for client in group:
             # The first requests of a burst arrive all at once, and find no others before them.
@@ -313,12 +312,11 @@ class Generator:
             self.latencies.append(latency_ns)
             self.cycles_ns += now_ns - client.answered_ns
         client.answered_ns = self.last_ns = now_ns
-        if (self.done < self.wanted or self.awaited) if self.goes_on else self.to_send:
+        if (self.done < self.wanted or self.awaited) if self.goes_on else self.done + self.open < self.wanted:
             self._begin(client)
 
     def _begin(self, client: Client) -> None:
         """Send a request, which counts unless enough are answered."""
-        self.to_send -= 1
         self.open += 1
         client.counts = self.done < self.wanted
         self.awaited += client.counts

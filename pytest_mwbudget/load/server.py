@@ -61,16 +61,14 @@ async def serving(app: ASGIApp, state: MutableMapping[str, Any] | None, scheme: 
 
     parser = "httptools" if find_spec("httptools") else "h11"
     with _listening() as at, _logged() as raised:
-        with _loggers_kept():
-            config = uvicorn.Config(
-                app,
-                http=parser,  # type: ignore[arg-type,unused-ignore]
-                ws="none",
-                lifespan="off",
-                interface="asgi3",
-                access_log=False,
-                log_config=None,
-            )
+        config = uvicorn.Config(
+            app,
+            http=parser,  # type: ignore[arg-type,unused-ignore]
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+        )
         config.load()
         server = uvicorn.Server(config)
         await server.on_tick(0)  # makes the headers of all responses
@@ -81,7 +79,7 @@ async def serving(app: ASGIApp, state: MutableMapping[str, Any] | None, scheme: 
             def connection_made(self, transport: asyncio.BaseTransport) -> None:
                 super().connection_made(transport)
                 self.scheme = scheme  # without TLS, as behind a proxy
-                self.access_log = False
+                self.access_log = False  # in the configuration it would take the handlers of the test's loggers
 
         def connected() -> asyncio.Protocol:
             made: asyncio.Protocol = Protocol(config=config, server_state=shared, app_state=dict(state or {}))
@@ -191,16 +189,3 @@ def _logged() -> Iterator[list[BaseException]]:
     finally:
         for logger in loggers:
             logger.removeFilter(raised)
-
-
-@contextmanager
-def _loggers_kept() -> Iterator[None]:
-    """Give uvicorn's loggers back what its configuration takes in the block, also if it is told to log nothing."""
-    loggers = [logging.getLogger(name) for name in LOGGERS]
-    before = [(logger, logger.handlers[:], logger.propagate, logger.level) for logger in loggers]
-    try:
-        yield
-    finally:
-        for logger, handlers, propagate, level in before:
-            logger.handlers[:], logger.propagate = handlers, propagate
-            logger.setLevel(level)

@@ -39,8 +39,8 @@ class Arms:
 
     `layers` may be left out as far as is known, each with the app that is called in its place; `why_not` has the reason
     for the others. `changing` are the layers without which the body of the response has another length. Those in
-    `together` are only left out together, in the arm TOGETHER. `bypasses` are the trampolines
-    of `layers` and those of `further` layers. `why_none` is a reason against leaving out any layer.
+    `together` are only left out together, in the arm TOGETHER. `bypasses` are the trampolines of `layers` and those of
+    `further` layers. `why_none` is a reason against leaving out any layer.
     """
 
     def __init__(

@@ -44,8 +44,8 @@ class MeasuredRequests:
 
     `enforce` is whether they are measured. `reported` is the number of results that are in a report. `examples` is
     whether Hypothesis runs the test many times. `limit_s` is the time limit of the test, None without one, `longer_s`
-    the time that measurements for a reader have taken. `thread` is that of the test: the time limits of tasks in
-    another one, where TestClient runs the app, are the app's own.
+    the time that measurements for a reader have taken. `thread` is the thread of the test. Tasks of another thread,
+    in which TestClient runs the app, have time limits of the app, not of the test.
     """
 
     settings: Settings
