@@ -650,6 +650,23 @@ def test_what_one_job_changed_wins_over_what_the_other_left_alone() -> None:
     assert merged([trimmed, raised]).limits[place(row="A")] == Limit(10, 5)  # without a base the higher one wins
 
 
+def test_a_section_that_one_job_renamed_keeps_what_the_other_changed_in_it() -> None:
+    """An update of the whole section on a new patch release renames it."""
+    old, new = "CPython 3.13.1, asyncio, Linux x86_64", "CPython 3.13.2, asyncio, Linux x86_64"
+
+    def of(section: str, **limits: Limit) -> LimitsFile:
+        rows = {place(row=row)._replace(section=section): limit for row, limit in limits.items()}
+        return LimitsFile(rows, {(section, "starlette"): "1.0"})
+
+    base = of(old, A=Limit(50), B=Limit(10))
+    renamed, raised = of(new, A=Limit(50), B=Limit(5)), of(old, A=Limit(60, reason="x"), B=Limit(10), C=Limit(1))
+    assert merged([renamed, raised], base) == of(new, A=Limit(60, reason="x"), B=Limit(5), C=Limit(1))
+    # Sections that were apart before, or that no file renamed, stay apart.
+    both = LimitsFile({**base.limits, **of(new, A=Limit(51)).limits})
+    assert merged([both, raised], base).sections == [old, new]
+    assert merged([base, of(new, A=Limit(50))]).sections == [old, new]
+
+
 def test_two_changes_of_one_limit_give_the_higher_one() -> None:
     one, other = LimitsFile({place(): Limit(456, 450)}), LimitsFile({place(): Limit(448, reason="x")})
     assert merged([one, other]).limits == {place(): Limit(456, 448)}

@@ -61,6 +61,14 @@ class LimitsFile:
         sections = self.sections
         return LimitsFile(self.limits, {key: version for key, version in self.packages.items() if key[0] in sections})
 
+    def renamed(self, sections: Mapping[str, str]) -> LimitsFile:
+        """Return the file with other names for some sections."""
+        names = {section: section for section in self.sections} | dict(sections)
+        return LimitsFile(
+            {place._replace(section=names[place.section]): limit for place, limit in self.limits.items()},
+            {(names[section], name): version for (section, name), version in self.pruned().packages.items()},
+        )
+
     def packages_of(self, section: str) -> dict[str, str]:
         """Return the versions of a section by package."""
         return {name: version for (each_section, name), version in self.packages.items() if each_section == section}

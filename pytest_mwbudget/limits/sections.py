@@ -40,6 +40,11 @@ def chosen(sections: Iterable[str], here: Surroundings) -> str | None:
     return min(near, key=lambda name: (name != here.section, *_distance(_parts(name)[4], own[4])), default=None)
 
 
+def without_patch(name: str) -> str:
+    """Return what sections have in common that differ in Python's patch release only."""
+    return ", ".join(_parts(name)[:4])
+
+
 def python_of(section: str) -> str:
     """Return the implementation and the version of a section's name."""
     return section.partition(",")[0]

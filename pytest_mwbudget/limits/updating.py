@@ -213,12 +213,9 @@ def _with_packages(
     if not whole:
         added = {(section, name): version for name, version in installed.items()}
         return LimitsFile(file.limits, added | dict(file.packages))
-    limits = {
-        place._replace(section=own) if place.section == section else place: limit
-        for place, limit in file.limits.items()
-    }
     others = {key: version for key, version in file.packages.items() if key[0] != section}
-    return LimitsFile(limits, others | {(own, name): version for name, version in installed.items()})
+    renamed = LimitsFile(file.limits, others).renamed({section: own})
+    return LimitsFile(renamed.limits, others | {(own, name): version for name, version in installed.items()})
 
 
 def unused_places(
