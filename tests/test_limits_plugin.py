@@ -412,6 +412,31 @@ def test_three(request):
         result.assert_outcomes(passed=3)
         result.stdout.no_fnmatch_line("*no test uses*")
         assert project.file.read_text(encoding="utf-8") == text
+    # Where such a test does not run to its end, it still exists.
+    skipped = tests.replace("def test_three", "@pytest.mark.skip\ndef test_three")
+    for more, written in (
+        ((*UPDATE, "-k", "test_one"), tests),
+        ((*UPDATE, "-m", "mw_budget"), tests),
+        (UPDATE, skipped),
+    ):
+        project.pytester.makepyfile(test_app=written)
+        result = project.run(*more)
+        assert result.ret == 0
+        assert project.file.read_text(encoding="utf-8") == text
+        result = project.run(*more[len(UPDATE) :])
+        result.stdout.no_fnmatch_line("*no test uses*")
+    # Or where its request is left out.
+    own = "TestClient(request.getfixturevalue('mw_budget_app')).post('/three')"
+    left_out = "from starlette.testclient import TestClient\n" + tests.replace(
+        'request.getfixturevalue("mw_budget").get("/three")', own
+    )
+    project.pytester.makepyfile(test_app=left_out)
+    assert project.run(*UPDATE).ret == 0
+    assert project.file.read_text(encoding="utf-8") == text
+    # One that runs to its end without a request is judged no more.
+    project.pytester.makepyfile(test_app=tests.replace('    request.node.add_marker("mw_budget")\n', "    return\n"))
+    project.run(*UPDATE).assert_outcomes(passed=3)
+    assert "test_three" not in project.file.read_text(encoding="utf-8")
 
 
 def test_a_skipped_test_is_not_unused(project: Project) -> None:
@@ -552,6 +577,15 @@ def test_a_count_that_is_within_its_limit_in_another_process_is_kept(
     text = " ".join(result.stdout.str().split())
     assert "within their limits in a process of the test alone, with PYTHONHASHSEED=1:" in text
     assert "tasks of Layer (21 here, 20 there)" in text
+    if hasattr(pytest, "Subtests"):  # whose reports come before the test ends
+        inside = TESTS.replace("mw_budget)", "mw_budget, subtests)").replace(
+            "mw_budget.get", "with subtests.test(): mw_budget.get"
+        )
+        project.pytester.makepyfile(test_app=inside)
+        result = project.run("-vv", "test_app.py::test_one", "--mw-budget-json=found.json")
+        assert result.ret == 0
+        (measured,) = json.loads((project.pytester.path / "found.json").read_text())["measurements"]
+        assert measured["verdict"] == "pass"
 
 
 def test_a_count_fails_if_it_is_the_same_in_another_process_or_too_high_in_three(

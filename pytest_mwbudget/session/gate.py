@@ -269,7 +269,9 @@ class Gate:
             _recheck(item)
         finally:
             _note_properties(item)
-        client = item.stash.get(_client, None)
+            client = item.stash.get(_client, None)
+            if client is not None:
+                client.judged = True
         require_request(item, client)
         enforce(item, client, whole=True)
         return outcome
@@ -293,21 +295,20 @@ class Gate:
         """Attach the results of a test's requests to its report."""
         report = yield
         client = item.stash.get(_client, None)
-        if client is not None:
-            report.mw_budget_test = test_id(item)  # type: ignore[attr-defined]
+        report.mw_budget_test = test_id(item)  # type: ignore[attr-defined]
         if client is not None and client.enforce and call.when != "setup":
             from ..model.measured_run import LeftOut
             from ..storage.codec import RECORDS, measurement
 
             # pytest-xdist sends attributes of plain data from its workers along with the report. Each result is sent
-            # once, because subtests have reports of their own. `mw_budget_in_failure` has the numbers of the requests
-            # whose tables are in this report.
+            # once, and not with a subtest, because the verdicts are final only at the end of the test.
+            # `mw_budget_in_failure` has the numbers of the requests whose tables are in this report.
             report.mw_budget_left_out = [  # type: ignore[attr-defined]
                 RECORDS.plain(LeftOut(test_id(item), left_out.request, left_out.reason))
                 for left_out in client.fresh_left_out()
             ]
-            fresh = client.results[client.reported :]
-            client.reported = len(client.results)
+            fresh = client.results[client.reported :] if client.judged or call.when == "teardown" else []
+            client.reported += len(fresh)
             report.mw_budget = [measurement(test_id(item), result) for result in fresh]  # type: ignore[attr-defined]
             report.mw_budget_undecided = [  # type: ignore[attr-defined]
                 client.settings.on_undecided(result) for result in fresh

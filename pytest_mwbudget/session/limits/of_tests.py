@@ -355,7 +355,8 @@ COLLECTED = "mw_budget_collected"
 class Collected:
     """Which judged tests exist in the files that were collected as a whole.
 
-    `tests` are the ids of marked tests, deselected ones included, `files` the collected files.
+    `tests` are the ids of marked tests, deselected ones included, `others` those of other tests, which may be marked
+    only when they run, `files` the collected files, `passed` and `unfinished` the tests that ran to their end or not.
     """
 
     NAME = "mw-budget-collected"
@@ -365,6 +366,9 @@ class Collected:
         # What the command line names. Where requests take the place of tests, pytest is given no arguments later.
         self.named = [argument for argument in config.args if "::" in argument]
         self.tests: set[str] = set()
+        self.others: set[str] = set()
+        self.passed: set[str] = set()
+        self.unfinished: set[str] = set()
         self.files: set[str] = set()
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -377,29 +381,39 @@ class Collected:
         """Note the marked tests, also those that other plugins leave out, and those that they mark."""
         every = [*items]
         yield
-        self.tests.update(
-            test_id(item)
-            for item in every
-            if item.get_closest_marker("mw_budget") or "mw_budget" in getattr(item, "fixturenames", ())
-        )
+        for item in every:
+            marked = item.get_closest_marker("mw_budget") or "mw_budget" in getattr(item, "fixturenames", ())
+            (self.tests if marked else self.others).add(test_id(item))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note the tests that passed, those that did not, and those that were marked when they ran."""
+        test = getattr(report, "mw_budget_test", report.nodeid)
+        if hasattr(report, "mw_budget"):
+            self.tests.add(test)
+        if not report.passed:
+            self.unfinished.add(test)
+        elif report.when == "call":
+            self.passed.add(test)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Tell the process that reports, from one of the workers."""
         if getattr(session.config, "workerinput", {}).get("workerid") == "gw0":
-            session.config.workeroutput[COLLECTED] = [sorted(self.tests), sorted(self.files)]  # type: ignore[attr-defined]
+            session.config.workeroutput[COLLECTED] = [*map(sorted, (self.tests, self.others, self.files))]  # type: ignore[attr-defined]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """Take what a worker has collected."""
-        tests, files = getattr(node, "workeroutput", {}).get(COLLECTED, ((), ()))
+        tests, others, files = getattr(node, "workeroutput", {}).get(COLLECTED, ((), (), ()))
         self.tests.update(tests)
+        self.others.update(others)
         self.files.update(files)
 
     def unused(self, recorded: set[str]) -> set[str]:
         """Return the ids of `recorded` tests that do not exist any more, or are not judged any more.
 
-        Only of files that were collected as a whole, and of files that are gone.
+        Only of files that were collected as a whole, and of files that are gone. A test without a marker may be marked
+        when it runs, so it is judged no more only if it passed.
         """
         if not recorded & self.tests:
             return set()  # perhaps another root directory, from which every id is another one
@@ -408,7 +422,9 @@ class Collected:
         parts = {self._file_of(argument) for argument in self.named}
         if self.config.getoption("mw_budget_request") is not None:
             parts.add(REQUESTS)
-        return {nodeid for nodeid in recorded - self.tests if self._is_whole(nodeid.partition("::")[0], parts)}
+        unknown = self.others - (self.passed - self.unfinished)
+        gone = recorded - self.tests - unknown
+        return {nodeid for nodeid in gone if self._is_whole(nodeid.partition("::")[0], parts)}
 
     def _is_whole(self, file: str, parts: set[str]) -> bool:
         if file in parts:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from threading import get_ident
 from typing import TypeVar
 
 from ...asgi import loops
-from ...asgi.stack import Stack
-from ...config.budgets import Budgets, unmatched, unmatched_parts, without, without_parts
+from ...config.budgets import Budgets
 from ...config.settings import Settings
 from ...errors import tagged
 from ...interpreter.clocks import perf_counter
@@ -42,10 +41,10 @@ class LeftOut:
 class MeasuredRequests:
     """The requests of one test.
 
-    `enforce` is whether they are measured. `reported` is the number of results that are in a report. `examples` is
-    whether Hypothesis runs the test many times. `limit_s` is the time limit of the test, None without one, `longer_s`
-    the time that measurements for a reader have taken. `thread` is the thread of the test. Tasks of another thread,
-    in which TestClient runs the app, have time limits of the app, not of the test.
+    `enforce` is whether they are measured. `reported` is the number of results that are in a report, `judged` whether
+    their verdicts are final. `examples` is whether Hypothesis runs the test many times. `limit_s` is the time limit of
+    the test, None without one, `longer_s` the time that measurements for a reader have taken. `thread` is the thread of
+    the test. Tasks of another thread, in which TestClient runs the app, have time limits of the app, not of the test.
     """
 
     settings: Settings
@@ -55,6 +54,7 @@ class MeasuredRequests:
     limit_s: Seconds | None = None
     longer_s: Seconds = 0.0
     reported: int = 0
+    judged: bool = False
     left_out: list[LeftOut] = field(default_factory=list)
     thread: int = field(default_factory=get_ident)
     _reported_left_out: int = field(default=0, init=False)
@@ -114,22 +114,3 @@ class MeasuredRequests:
     def doubtful_layer(self) -> str | None:
         """Say which budget names a layer that no request has, if one that was left out may have it."""
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class Applying:
-    """The settings with those budgets by name that match something in a stack, and the names that match nothing."""
-
-    settings: Settings
-    unmatched: set[str]
-    unmatched_parts: set[str]
-
-    @classmethod
-    def to(
-        cls, stack: Stack, settings: Settings, layers: Collection[str] = (), parts: Collection[str] = ()
-    ) -> Applying:
-        """Leave out the budgets that match nothing in the stack, but for those of `layers` and `parts`."""
-        budgets = settings.budgets
-        names = {*unmatched(budgets, [layer for _, layer in stack.layers])} - {*layers}
-        of_parts = {*unmatched_parts(budgets, [part for _, part in stack.parts])} - {*parts}
-        return cls(settings.narrowed(without_parts(without(budgets, names), of_parts)), names, of_parts)
