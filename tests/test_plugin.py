@@ -300,12 +300,14 @@ def test_budgets_that_apply_to_no_layer_are_like_undecided_ones(shop: pytest.Pyt
         test_it=marked(of_layers, name="test_warns")
         + marked(f"{of_layers}, undecided='fail'", name="test_fails")
         + marked(f"{of_layers}, undecided='pass'", name="test_passes")
-        + marked("lifespan=False, total_us=500000", name="test_total"),
+        + marked("lifespan=False, total_us=500000", name="test_total")
+        # The verdict on the whole request is none on a layer.
+        + marked(f"{of_layers}, total_us=500000, undecided='fail'", name="test_both"),
     )
     result = run(shop, "--mw-budget", QUICK, *WARNINGS_SHOWN)
-    result.assert_outcomes(passed=3, failed=1, warnings=1)
+    result.assert_outcomes(passed=3, failed=2, warnings=1)
     reason = "*GET /health: no budget applies (tasks, us for every *total_us is*"
-    result.stdout.fnmatch_lines(["*_ test_fails _*", reason, "*::test_warns", reason])
+    result.stdout.fnmatch_lines(["*_ test_fails _*", reason, "*_ test_both _*", reason, "*::test_warns", reason])
 
 
 def test_where_warnings_are_errors_an_undecided_budget_fails_the_test_and_says_why(shop: pytest.Pytester) -> None:

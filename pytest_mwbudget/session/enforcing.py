@@ -120,9 +120,9 @@ def _failure_of(result: Result, item: pytest.Item, settings: Settings) -> str:
 
 def _unbound(result: Result, budgets: Budgets) -> Iterator[str]:
     """Explain budgets that apply to no layer of a request: their gate would always be open."""
-    if result.verdict is None and budgets.quantities:
+    if budgets.default and all(row.layer.kind != "middleware" for row in result.layers):
         yield tagged(
-            f"no budget applies ({', '.join(sorted(budgets.quantities))} for every middleware layer): the request went"
+            f"no budget applies ({', '.join(sorted(budgets.default))} for every middleware layer): the request went"
             " through no middleware layer; total_us is a budget for the whole request",
             "no-budget",
         )
