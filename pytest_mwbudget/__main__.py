@@ -147,7 +147,7 @@ def _add_app(command: argparse.ArgumentParser, time_s: int, what: str) -> None:
     app = "package.module:attribute of the app or of its factory, or 'package.module:factory(\"literal\")'"
     command.add_argument("app", metavar="APP", help=app)
     command.add_argument("--time", metavar="SECONDS", default=time_s, help=f"time {what} (default: {time_s})")
-    several = "a header of every request; can be given several times"
+    several = "a header of every request; can be given once for each name"
     command.add_argument("--header", action="append", metavar="'NAME: VALUE'", help=several)
     for output in STORED:
         command.add_argument(f"--{output.name}", metavar="PATH", help=SETTINGS[output.name].text)

@@ -187,8 +187,8 @@ class Findings:
         """Return a row with its time, its counts, and the verdicts on both."""
         index, merged_with = bounded.layer.index, bounded.layer.merged_with
         row = timed.layers.get(index) if timed else None
-        if row is None:  # an active tool distorts times
-            row = _undecided(bounded, self._why_disturbed)
+        if row is None:
+            row = _undecided(bounded, self._why_untimed)
         row = replace(row, counts=counts.get(index))
         neighbours = (other.layer for other in self.layers if other.layer.name == merged_with)
         neighbour = next((ResultRow(layer, counts=counts.get(layer.index)) for layer in neighbours), None)
@@ -203,9 +203,15 @@ class Findings:
 
     def _untimed_frames(self) -> dict[Frame, ResultRow]:
         return {
-            frame: ResultRow.of_frame(frame, judged=Judged(bound, "undecided", self._why_disturbed))
+            frame: ResultRow.of_frame(frame, judged=Judged(bound, "undecided", self._why_untimed))
             for frame, bound in self.budgets.frames.items()
         }
+
+    @property
+    def _why_untimed(self) -> str:
+        """The reason why a budget of time is undecided where nothing was timed, for example beside an active tool."""
+        disturbed = self.stack.changing or self.foreign_tools.distorting
+        return self._why_disturbed if disturbed else tagged("its time was not measured", "too-few-requests")
 
     @property
     def _why_disturbed(self) -> str:

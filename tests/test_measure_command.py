@@ -276,6 +276,10 @@ def test_an_undecided_budget_of_the_file_fails_if_it_says_so(shop: str, undecide
         (["{shop}:app", "health"], "REQUEST is 'health'; write a method and a path"),
         (["{shop}:app", "--time=0"], "--time is '0'; give a number of seconds above 0"),
         (["{shop}:app", "--header=x"], "--header is 'x'; write for example"),
+        (
+            ["{shop}:app", "--header=cookie: a=1", "--header=Cookie: b=2"],
+            "--header gives 'Cookie' twice; give it once with both values, for example 'cookie: a=1; b=2'",
+        ),
         (["{shop}:app", "--requests=no.toml"], "--requests='no.toml' cannot be read: "),
         (["{shop}:app", "--json=/dev/null/x"], "--json='/dev/null/x' cannot be written: "),
         (["{shop}:app", "--json=x", "--markdown=x"], "--markdown='x' is the same file as --json='x'"),
@@ -354,6 +358,10 @@ def test_a_request_that_is_counted_and_not_timed_says_why(shop: str, capsys: pyt
     out = " ".join(capsys.readouterr().out.split())
     assert "note: Not timed: GET /health: call " in out
     assert "raised LookupError: the token was used" in out
+    Path("requests.toml").write_text("[[requests]]\nurl = '/health'\nus = 50\n")
+    sys.modules["limited_app"].calls = 0  # type: ignore[attr-defined]
+    assert main(["measure", "limited_app:app", "--requests=requests.toml", "-v"]) == 1
+    assert "its time was not measured" in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_the_app_prints_stays_out_of_the_output(shop: str, capsys: pytest.CaptureFixture[str]) -> None:

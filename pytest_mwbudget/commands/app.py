@@ -26,8 +26,17 @@ SHOWN_CHARACTERS = 2000
 
 
 def headers_of(command_line: Mapping[str, Any]) -> dict[str, str]:
-    """Return the headers of the options `NAME: VALUE`. Raises SettingError if one is something else."""
-    return dict(_header(line) for line in command_line["header"] or ())
+    """Return the headers of the options `NAME: VALUE`.
+
+    Raises SettingError if one is something else, or if two have the same name: only the last one would be sent.
+    """
+    headers: dict[str, str] = {}
+    for name, value in map(_header, command_line["header"] or ()):
+        if name.casefold() in map(str.casefold, headers):
+            both = "'cookie: a=1; b=2'" if name.casefold() == "cookie" else f"'{name}: first, second'"
+            raise SettingError(f"--header gives {name!r} twice; give it once with both values, for example {both}")
+        headers[name] = value
+    return headers
 
 
 def _header(line: str) -> tuple[str, str]:

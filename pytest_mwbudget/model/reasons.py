@@ -24,7 +24,9 @@ def reasons(row: ResultRow, result: Result) -> dict[str, str]:
     elif row.layer.merged_with is not None:
         general = f"it is measured together with {row.layer.merged_with}"
     few = "there were too few requests"
-    untimed = result.disturbed or (few if result.timed else "every budget is a count, so nothing was timed")
+    of_time = any(quantity not in COUNTED for own in result.rows() for quantity in own.judged)
+    why_counted = "nothing was timed" if of_time else "every budget is a count, so nothing was timed"
+    untimed = result.disturbed or (few if result.timed else why_counted)
     uncounted = {**result.uncounted, **(row.counts.why if row.counts else {})}
     by_figure = {
         **{traits.name: untimed for traits in TIMES},
