@@ -438,15 +438,21 @@ def test_a_budget_for_a_layer_of_no_route_is_an_error(
     result = measured(shop, "shop:app", "-o", "mw_budget_layers=Iner = tasks: 9", *chosen)
     assert result.ret == status
     result.stdout.fnmatch_lines(
-        [f"{word}: a budget names a layer 'Iner', and no measured request has it. Did you mean 'Inner'[?] *Outer*"]
+        [f"{word}: the budget names a layer 'Iner' that no measured request has. Did you mean 'Inner'[?] *Outer*"]
     )
+
+
+def test_a_budget_for_a_part_of_no_endpoint_is_an_error(shop: pytest.Pytester) -> None:
+    result = measured(shop, "shop:app", "-o", "mw_budget_endpoint=handlr = tasks: 9", "-v")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["error: the budget names a part 'handlr' that no measured request has. Did you mean*"])
 
 
 def test_a_layer_may_be_on_a_route_that_was_skipped(shop: pytest.Pytester) -> None:
     result = measured(shop, "shop:create_app('private', 'health')", "-o", "mw_budget_layers=Audit = tasks: 9")
     result.assert_outcomes(passed=2, skipped=1)
     assert result.ret == 0
-    result.stdout.fnmatch_lines(["warning: a budget names a layer 'Audit', and no measured request has it.*"])
+    result.stdout.fnmatch_lines(["warning: the budget names a layer 'Audit' that no measured request has.*"])
 
 
 def test_headers_of_the_command_line_replace_those_of_the_file_in_any_case() -> None:
@@ -490,6 +496,39 @@ def test_what_cannot_be_measured_is_skipped_also_in_junit_xml_and_the_rest_goes_
     skipped = cases[0].find("skipped")
     assert skipped is not None
     assert str(skipped.get("message")).startswith("GET /private answered 401")
+
+
+def test_a_run_that_measures_nothing_fails(shop: pytest.Pytester) -> None:
+    """An expired token would open the gate."""
+    arguments = ("shop:create_app('private', 'health')", "--mw-budget-request=/private")
+    result = measured(shop, *arguments)
+    result.assert_outcomes(skipped=1)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["error: no request was measured; the reasons*[[]response[]]"])
+    both = (*arguments, "--mw-budget-request=/health")
+    assert measured(shop, *both).ret == 0
+    assert measured(shop, *both, "-k", "private").ret == 0  # another job may measure the rest
+    shop.makeconftest("import pytest\n\n@pytest.fixture(autouse=True)\ndef no_database():\n    pytest.skip('today')\n")
+    assert measured(shop, *arguments).ret == 0  # for a reason of the team
+
+
+def test_a_listed_request_fails_if_it_is_not_to_be_undecided(shop: pytest.Pytester) -> None:
+    requests = "[[requests]]\nurl = '/private'\ntasks = 5\n[[requests]]\nurl = '/health'\n"
+    shop.makefile(".toml", requests=requests)
+    arguments = ("shop:create_app('private', 'health')", "-o", "mw_budget_requests=requests.toml")
+    measured(shop, *arguments).assert_outcomes(passed=1, skipped=1)
+    result = measured(shop, *arguments, "--mw-budget-undecided=fail")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*GET /private answered 401; nothing was measured*"])
+
+
+def test_a_redirect_shows_what_the_app_answered(shop: pytest.Pytester) -> None:
+    (shop.path / "moved.py").write_text(
+        "from shop import *\nfrom starlette.responses import RedirectResponse\n\nasync def moved(request):\n"
+        "    return RedirectResponse('/health')\n\nROUTES['/moved'] = moved\napp = create_app('moved')\n"
+    )
+    result = measured(shop, "moved:app", "--mw-budget-request=/moved")
+    result.stdout.fnmatch_lines(["*GET /moved answered 307, pass: *"])
 
 
 def test_a_skip_by_a_fixture_or_a_mark_skips_its_item_only(shop: pytest.Pytester) -> None:

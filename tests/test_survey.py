@@ -14,7 +14,11 @@ from typing import Any
 import pytest
 import starlette.middleware.base  # noqa: F401
 
+import pytest_mwbudget.engine
 import pytest_mwbudget.session.survey
+from pytest_mwbudget.counting.backend import NOT_BUILT, Backend
+from pytest_mwbudget.counting.python_core import PythonCore
+from pytest_mwbudget.model.quantities import EXECUTED, PROCESS_WIDE
 from pytest_mwbudget.session import survey_time
 from pytest_mwbudget.session.configuration import time_limit_s
 from pytest_mwbudget.session.survey import (
@@ -479,6 +483,48 @@ def test_a_kept_budget_and_one_for_a_layer_that_only_another_app_has_break_nothi
 
 
 @pytest.mark.usefixtures("untimed")
+def test_a_budget_that_cannot_be_judged_fails_the_run(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it would fail a marked test: else an image without a C compiler passes everything."""
+    tests = "def test_health(client): client.get('/health')"
+    why_not = dict.fromkeys((*EXECUTED, *PROCESS_WIDE), NOT_BUILT)
+    with monkeypatch.context() as without:
+        without.setattr(pytest_mwbudget.engine, "counting_backend", lambda: Backend(PythonCore(), why_not))
+        result = survey(suite, tests, "-o", "mw_budget_allocations=0")
+        result.assert_outcomes(passed=1)
+        assert result.ret == 1
+        assert "1 request is undecided, which fails the run; GET /health: " in said(result)
+        assert survey(suite, tests, "-o", "mw_budget_allocations=0", "--mw-budget-undecided=warn").ret == 0
+    # There is no time for a budget of time, or for anything. What no budget of time applies to is not undecided.
+    one = "GET /health"
+    tests += "\ndef test_order(client): client.get('/orders/1')\ndef test_none(client): client.get('/orders/99')"
+    for budget, more, undecided, status, text in (
+        ("us=100000", (), "warn", 0, one),
+        ("us=100000", (), "fail", 1, "2 requests are undecided, which fails the run"),
+        ("layers=GZipMiddleware=us: 9", (), "fail", 0, one),
+        ("tasks=9", ("--mw-budget-survey-time=0.01",), "warn", 0, one),
+        ("tasks=9", ("--mw-budget-survey-time=0.01",), "fail", 1, "1 request is undecided, which fails the run"),
+    ):
+        result = survey(suite, tests, "-o", f"mw_budget_{budget}", f"--mw-budget-undecided={undecided}", *more)
+        assert result.ret == status
+        assert text in said(result)
+        assert ("which fails the run" in said(result)) == bool(status)
+
+
+@pytest.mark.usefixtures("untimed")
+def test_a_name_that_no_request_of_the_survey_has_is_told(suite: pytest.Pytester) -> None:
+    """Other tests may have it, so it fails nothing."""
+    tests = "def test_health(client): client.get('/health')\ndef test_order(client): client.get('/orders/1')"
+    for quantity in ("tasks", "us"):  # of which there is time for the first only
+        (suite.path / "pytest.ini").write_text(f"[pytest]\nmw_budget_layers = GZipMiddlewre = {quantity}: 9\n")
+        result = survey(suite, tests, "--mw-budget-undecided=fail")
+        result.assert_outcomes(passed=2)
+        assert result.ret == 0
+        assert "a layer 'GZipMiddlewre' that no request of the survey has. Did you mean" in said(result)
+    (suite.path / "pytest.ini").write_text("[pytest]\nmw_budget_layers = BaseHTTPMiddleware = tasks: 9\n")
+    assert "the budget names" not in said(survey(suite, tests))
+
+
+@pytest.mark.usefixtures("untimed")
 def test_an_error_response_is_not_judged(suite: pytest.Pytester) -> None:
     result = survey(suite, "def test_none(client): client.get('/orders/99')", "-o", "mw_budget_tasks=0")
     assert result.ret == 0
@@ -780,8 +826,18 @@ def test_third(client):
 """
     )
     plugins = (*alone(monkeypatch, "xdist"), "-p", "no:cacheprovider")
-    options = (*plugins, "-W", "ignore", "-n", "1", "--mw-budget-json=found.json")
+    options = (
+        *plugins,
+        "-W",
+        "ignore",
+        "-n",
+        "1",
+        "--mw-budget-json=found.json",
+        "-o",
+        "mw_budget_layers=Gone=tasks: 9",
+    )
     result = suite.runpytest_inprocess(*options, "--mw-budget-survey", "--mw-budget-survey-time=60")
     result.assert_outcomes(passed=2, failed=1)
     assert routes(suite) == ["GET /health 200", "GET /orders/{id} 404"]
     assert list(left_out(suite)) == ["POST /orders"]
+    assert "the budget names a layer 'Gone' that no request of the survey has." in said(result)

@@ -97,7 +97,7 @@ def bounded_parts(parts: Sequence[tuple[EntryIndex, Layer]], all_budgets: Budget
         Layer(RowIndex(place), name, name, "part", entered=False) for place, name in enumerate(absent, len(layers))
     ]
     for name in budgets.unmatched(all_budgets.of_parts, layers):
-        raise LayerNameError(budgets.no_such_part(name, layers))
+        raise LayerNameError(budgets.no_such("part", name, budgets.names_of(layers)))
     assigned = budgets.assign(all_budgets.of_parts, layers)
     entry_of = {layer.index: entry for entry, layer in parts}
     return tuple(Bounded(entry_of.get(part.index), part, assigned.get(part.index, {})) for part in layers)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from ..errors import LayerNameError, near_miss
 from ..model.endpoint import PARTS
@@ -14,6 +14,8 @@ from ..model.results import FRAMES, Frame
 from ..model.stack import Layer
 
 Bound = TypeVar("Bound", float, float | None)
+# What a budget can name.
+Nameable: TypeAlias = Literal["layer", "part"]
 # Upper bounds by quantity: microseconds for times, whole numbers for counts.
 Bounds: TypeAlias = Mapping[Quantity, float]
 # Bounds of a named layer: None removes the default bound of a quantity.
@@ -90,7 +92,7 @@ def assign(budgets: Budgets, stack: Sequence[Layer]) -> dict[int, dict[Quantity,
     }
     ranked: dict[tuple[int, Quantity], int] = {}
     for name in unmatched(budgets, stack):
-        raise LayerNameError(no_such_layer(name, stack))
+        raise LayerNameError(no_such("layer", name, names_of(stack)))
     for name, bounds in budgets.layers.items():
         ranks = {layer.index: _rank(name, layer) for layer in stack}
         matches = {index: rank for index, rank in ranks.items() if rank is not None}
@@ -147,18 +149,19 @@ def _rank(name: str, layer: Layer) -> int | None:
     return 1 if name in layer.aliases else None
 
 
-def no_such_part(name: str, parts: Sequence[Layer]) -> str:
-    """Explain that a budget names no part of the endpoint."""
-    names = [part.name for part in parts]
-    reserved = [possible for possible in PARTS if possible not in names]
-    known = [*names, *reserved, *sorted(set().union(*({part.qualname, *part.aliases} for part in parts)))]
-    have = f"The parts are: {', '.join(names)}. A route can also have: {', '.join(reserved)}."
-    return f"the budget names a part {name!r} that the endpoint does not have.{near_miss(name, known)} {have}"
+def names_of(rows: Iterable[Layer]) -> dict[str, list[str]]:
+    """Return the names in the table of layers or parts, each with the other names that a budget can use."""
+    return {row.name: [row.qualname, *sorted(row.aliases)] for row in rows}
 
 
-def no_such_layer(name: str, stack: Sequence[Layer]) -> str:
-    """Explain that a budget names no layer of the stack."""
-    names = [layer.name for layer in stack]
-    known = [*names, *(layer.qualname for layer in stack), *sorted(set().union(*(layer.aliases for layer in stack)))]
-    have = f"The layers are: {', '.join(names)}." if names else "The stack has no layers."
-    return f"the budget names a layer {name!r} that is not in the stack.{near_miss(name, known)} {have}"
+def no_such(kind: Nameable, name: str, known: Mapping[str, Sequence[str]], where: str | None = None) -> str:
+    """Explain that a budget names no layer or part. `where` says of what it is missing, by default of a request."""
+    others = [other for names in known.values() for other in names]
+    have = f"The {kind}s are: {', '.join(known)}." if known else "The stack has no layers."
+    possible: list[str] = []
+    if kind == "part":
+        possible = [part for part in PARTS if part not in known]
+        have += f" A route can also have: {', '.join(possible)}."
+        where = where or "the endpoint does not have"
+    hint = near_miss(name, [*known, *possible, *others])
+    return f"the budget names a {kind} {name!r} that {where or 'is not in the stack'}.{hint} {have}"

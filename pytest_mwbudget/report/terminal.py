@@ -127,7 +127,9 @@ def one_line(result: Result) -> Line:
             text += f", costliest layer {most.name}: {_with_interval(most.us)}"
     if shown.load is not None:
         text += f"; {shown.load.title}: {shown.load.brief}"
-    return Line(printable(f"{shown.request} {verdict}: {text}"), STYLES[result.verdict])
+    # What is behind a redirect was not measured.
+    request = f"{shown.request} answered {result.status}," if 300 <= result.status < 400 else shown.request
+    return Line(printable(f"{request} {verdict}: {text}"), STYLES[result.verdict])
 
 
 def _is_known(us: Estimate) -> bool:

@@ -182,7 +182,9 @@ class Summary:
 
             plugin: Survey = self.config.pluginmanager.getplugin(Survey.NAME)
             surveyed = [*map(codec.measured, plugin.measurements)]
-            if any(result.verdict == "fail" for _, result in surveyed):
+            fails, remarks = plugin.judged([result for _, result in surveyed])
+            self.remarks += remarks
+            if fails:
                 _fail(session)
             measured += surveyed
             left_out += map(codec.left_out, plugin.left_out)

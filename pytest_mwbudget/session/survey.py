@@ -21,7 +21,9 @@ from _pytest.runner import runtestprotocol
 
 from ..asgi import loops
 from ..asgi.naming import names_held
+from ..config.budgets import Budgets
 from ..config.settings import Settings, merge
+from ..errors import tagged
 from ..model.estimate import Seconds
 from ..model.results import RepeatedTest, RequestLine, Result, SurveyRun, Turn
 from ..model.stack import Layer
@@ -31,8 +33,9 @@ from .claims import CLAIMS, Claims, Sums
 from .configuration import configured, plugin_of, survey_time_s, surveying, test_id, time_limit_s
 from .gate import environment_of, measurable, turns_of
 from .requests.examples import MOST_REQUESTS, has_examples
+from .requests.names import UnmatchedNames
 from .requests.own import OwnRequests, identity_of
-from .survey_time import WAIT_S, Plan, plan_of
+from .survey_time import UNJUDGED, WAIT_S, Plan, plan_of
 
 NOT_SEARCHED = "a survey searches the heap of the suite for them only if there is a budget of retained objects"
 # The layers of a request are looked for until this many in a row like it have entered known layers: a login or a cache
@@ -40,6 +43,8 @@ NOT_SEARCHED = "a survey searches the heap of the suite for them only if there i
 LOOKS = 3
 # The share of a test's own time limit that its measurements may take, and again that each may wait.
 LIMIT_SHARE = 0.25
+# How to measure what there was no time for.
+MORE_TIME = "--mw-budget-survey-time gives it more"
 # The longest text of a cause.
 CAUSE = 300
 
@@ -70,6 +75,7 @@ class SurveyedRequests(OwnRequests):
     turns: Callable[[Seconds], AbstractContextManager[Turn]]
     ended: Callable[[Sums], None]
     current_plan: Plan | None = None
+    current_notes: Sequence[str] = ()
 
     async def _measured(self, request: Recorded) -> None:
         if self.examples and len(self.results) >= MOST_REQUESTS:
@@ -85,15 +91,14 @@ class SurveyedRequests(OwnRequests):
         turn = partial(self.budget.turn, self.turns, plan.wait_s)
         uncounted = {} if "retained" in self.settings.budgets.quantities else {"retained": NOT_SEARCHED}
         self.environment = replace(plan.environment(environment), turns=turn, uncounted=uncounted)
-        self.current_plan = plan
+        self.current_plan, self.current_notes = plan, []
         try:
             with _small_heap() if uncounted else nullcontext():
                 await super()._measured(request)
         finally:
             plan, self.environment = self.current_plan, environment
-            note = plan.unjudged(self.settings)
             self.results[known:] = [
-                replace(result, surveyed=True, notes=(*result.notes, *([note] if note else [])))
+                replace(result, surveyed=True, notes=(*result.notes, *self.current_notes))
                 for result in self.results[known:]
             ]
             with loops.unwatched():
@@ -113,6 +118,8 @@ class SurveyedRequests(OwnRequests):
         with loops.unwatched():
             new = self.current_plan.of_stack(new=True).timed and self.claims.claim(repr(("stack", *stack)))
         self.current_plan = self.current_plan.of_stack(new=new)
+        note = self.current_plan.unjudged(settings)
+        self.current_notes = [note] if note else []
         return self.current_plan.settings(settings)
 
 
@@ -157,6 +164,7 @@ class Survey:
         self.left_out: list[dict[str, Any]] = []
         self.repeated: list[RepeatedTest] = []
         self.unknown_clients: set[str] = set()
+        self.unmatched = UnmatchedNames()
         self._spent_in_test_s: Seconds = 0.0
         self._unrecorded: set[str] = set()
         # For requests that are alike: how many in a row have entered layers that were known.
@@ -164,6 +172,37 @@ class Survey:
         self._latest: tuple[str, ...] = ()
         self._unexamined = 0
         self._timer: tuple[pytest.Item, Any] | None = None
+
+    def judged(self, results: Sequence[Result]) -> tuple[bool, list[str]]:
+        """Return whether the run fails for what the survey measured, and what its tables do not say of that.
+
+        A name that matches nothing is only told: a marked test may make the request that has it, or one that was not
+        selected.
+        """
+        undecided = [*self._undecided(results)]
+        unmatched = self.unmatched.messages("no request of the survey has")
+        fails = bool(undecided) or any(result.verdict == "fail" for result in results)
+        return fails, [*undecided, *(tagged(text, "layer-name") for text in unmatched)]
+
+    def _undecided(self, results: Sequence[Result]) -> Iterator[str]:
+        """Say that requests without a verdict fail the run, and why there is none."""
+        from ..report.view import view
+        from ..storage import codec
+
+        whys: dict[str, str] = {}
+        for result in results:
+            if result.verdict == "undecided" and self.settings.fails(result):
+                sentences = [finding.sentence for finding in view(result).undecided]
+                uncountable = (sentence for sentence in sentences if sentence.endswith("[uncountable]"))
+                whys[result.label] = next(uncountable, sentences[0])
+        if self.settings.when_undecided == "fail":
+            whys |= {result.label: UNJUDGED for result in results if UNJUDGED in result.notes}
+            if self.settings.budgets != Budgets():
+                late = (codec.left_out(each) for each in self.left_out)
+                whys |= {str(each.request): each.reason for each in late if each.reason.endswith(MORE_TIME)}
+        for label, why in [*whys.items()][:1]:
+            number = "1 request is" if len(whys) == 1 else f"{len(whys)} requests are"
+            yield tagged(f"{number} undecided, which fails the run; {label}: {why}", "survey-budget")
 
     def run(self) -> SurveyRun:
         """Return what the whole run has spent."""
@@ -183,7 +222,7 @@ class Survey:
             return None
         sums = self.claims.sums()
         if sums.seconds >= self.budget.limit_s:
-            over = f"the {self.budget.limit_s:g} s of the survey were over; --mw-budget-survey-time gives it more"
+            over = f"the {self.budget.limit_s:g} s of the survey were over; {MORE_TIME}"
             return over if self.claims.claim(f"named {known}") else None
         plan, limit_s = plan_of(self.budget.limit_s, sums, self.tests), time_limit_s(item)
         if limit_s is not None:
@@ -295,6 +334,7 @@ class Survey:
             if self.claims.claim(repr(("left out", str(left_out.request), left_out.reason))):
                 self.left_out.append(RECORDS.plain(LeftOut(test_id(item), left_out.request, left_out.reason)))
         self.unknown_clients.update(requests.unknown_clients)
+        self.unmatched.take(requests.unmatched)
 
     # ---- workers of pytest-xdist ------------------------------------------------------------------------------------
 
@@ -321,15 +361,19 @@ class Survey:
             "left_out": self.left_out,
             "repeated": [asdict(test) for test in self.repeated],
             "unknown_clients": sorted(self.unknown_clients),
+            "unmatched": self.unmatched.plain(),
         }
         self.measurements, self.left_out, self.repeated, self.unknown_clients = [], [], [], set()
-        return {name: listed for name, listed in fresh.items() if listed}
+        self.unmatched = UnmatchedNames()
+        return {name: found for name, found in fresh.items() if found}
 
     def _take(self, fresh: Account) -> None:
         self.measurements += fresh.get("measurements", ())
         self.left_out += fresh.get("left_out", ())
         self.repeated += [RepeatedTest(**test) for test in fresh.get("repeated", ())]
         self.unknown_clients.update(fresh.get("unknown_clients", ()))
+        if "unmatched" in fresh:
+            self.unmatched.take(UnmatchedNames.of_plain(fresh["unmatched"]))
 
     def pytest_unconfigure(self) -> None:
         """Remove the folder of the run."""

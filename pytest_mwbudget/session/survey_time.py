@@ -36,6 +36,7 @@ TIMING_SHARE = 0.25
 PARTS = 40
 # What gives a request without a budget more time.
 IN_A_TEST = TimeOption("a marked test with max_time")
+UNJUDGED = tagged("Not judged by its budgets of time: the survey had little time left.", "survey-time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class Plan:
         """Say that budgets of time are not judged, None if they are or there are none."""
         if not settings.budgets.bound_time or self._patient(settings):
             return None
-        return tagged("Not judged by its budgets of time: the survey had little time left.", "survey-time")
+        return UNJUDGED
 
     def _patient(self, settings: Settings) -> bool:
         return self.timed and self.left_s >= settings.max_time_s

@@ -11,9 +11,12 @@ from ...errors import AppError, SettingError, near_miss, report_of, tagged
 from ...workload.requests import RequestFile, Wanted, Workload, parsed, read, workload
 from ..configuration import enforced, named_app
 from .hosted import HostedClient, RequestItem
+from .names import UnmatchedNames
 
 # The name of the collector: the ids of its items begin with it.
 NAME = "mw-budget"
+# Of what a name in a budget is missing if no request matches it.
+NOWHERE = "no measured request has"
 
 
 def configure(config: pytest.Config) -> None:
@@ -31,7 +34,7 @@ def configure(config: pytest.Config) -> None:
         raise pytest.UsageError(report_of(error)) from None
     config.pluginmanager.register(collects, "mw-budget-requests")
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(LayerNames(), "mw-budget-layer-names")
+        config.pluginmanager.register(Together(), "mw-budget-together")
 
 
 def _arguments(config: pytest.Config) -> tuple[list[str], list[str]]:
@@ -126,7 +129,7 @@ class CollectsRequests:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Note which names of budgets match no layer of a request, and take the place of a skip away."""
+        """Note which names of budgets match nothing in a request, and take the place of a skip away."""
         if not isinstance(item, RequestItem):
             return (yield)
         if call.excinfo is not None and isinstance(call.excinfo.value, pytest.skip.Exception):
@@ -134,53 +137,63 @@ class CollectsRequests:
             call.excinfo.value._use_item_location = False
         report = yield
         client = item.funcargs.get("mw_budget") if call.when == "call" else None
-        names: tuple[list[str] | None, list[str], bool] | None = None
-        if isinstance(client, HostedClient) and client.unmatched is not None:
-            names = list(client.unmatched), list(client.layers), self.partial
-        elif report.skipped:
-            names = None, [], True  # it may have the layer
-        if names is not None:
-            report.mw_budget_names = names  # type: ignore[attr-defined]
+        measured = client.unmatched if isinstance(client, HostedClient) else None
+        if measured is not None or report.skipped:
+            report.mw_budget_request = {  # type: ignore[attr-defined]
+                "unmatched": None if measured is None else measured.plain(),
+                "chosen": self.partial,
+                "left_out": isinstance(client, HostedClient) and bool(client.left_out),
+            }
         if isinstance(report.longrepr, tuple):
             report.longrepr = (NAME, None, report.longrepr[2])  # type: ignore[assignment]
         return report
 
 
-class LayerNames:
-    """Fails the run if a budget of the configuration names a layer that no request has.
+class Together:
+    """Fails the run for what concerns all of its requests: that none was measured, or that none has a named layer.
 
-    A run that does not make every request (`partial`) gets a warning.
+    `chosen` is whether only some requests are made, which fails for none of this. `partial` is whether a request was
+    not measured, and could have a name in budgets of the configuration that is `unmatched` so far. `left_out` is
+    whether that was because of what the app answers.
     """
 
     def __init__(self) -> None:
-        self.unmatched: set[str] | None = None
-        self.layers: dict[str, None] = {}
+        self.unmatched = UnmatchedNames()
+        self.chosen = False
         self.partial = False
+        self.measured = False
+        self.left_out = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take the names of a request, also from another process."""
-        names = getattr(report, "mw_budget_names", None)
-        if names is not None:
-            unmatched, layers, partial = names
-            if unmatched is not None:
-                self.unmatched = {*unmatched} if self.unmatched is None else self.unmatched & {*unmatched}
-            self.layers |= dict.fromkeys(layers)
-            self.partial = self.partial or partial
+        """Take what came of a request, also from another process."""
+        outcome = getattr(report, "mw_budget_request", None)
+        if outcome is None:
+            return
+        self.chosen = self.chosen or outcome["chosen"]
+        self.partial = self.partial or self.chosen or outcome["unmatched"] is None
+        self.left_out = self.left_out or outcome["left_out"]
+        if outcome["unmatched"] is not None:
+            self.measured = True
+            self.unmatched.take(UnmatchedNames.of_plain(outcome["unmatched"]))
+
+    @property
+    def _nothing(self) -> bool:
+        return self.left_out and not self.measured
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail a run that is successful otherwise."""
-        if self.unmatched and not self.partial and session.exitstatus == pytest.ExitCode.OK:
+        failed = (self._nothing and not self.chosen) or (not self.partial and any(self.unmatched.messages()))
+        if failed and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Name the layers that no request has."""
-        for name in sorted(self.unmatched or ()):
-            kind = "warning" if self.partial else "error"
-            hint = near_miss(name, self.layers)
-            text = f"{kind}: a budget names a layer {name!r}, and no measured request has it.{hint}"
-            terminalreporter.write_line(
-                tagged(f"{text} The layers are: {', '.join(self.layers)}", "layer-name"),
-                yellow=self.partial,
-                red=not self.partial,
-            )
+        """Say what concerns all requests."""
+        if self._nothing:
+            kind = "warning" if self.chosen else "error"
+            nothing = f"{kind}: no request was measured; the reasons are those of the skipped requests (pytest -rs)"
+            terminalreporter.write_line(tagged(nothing, "response"), yellow=self.chosen, red=not self.chosen)
+        kind = "warning" if self.partial else "error"
+        for text in self.unmatched.messages(NOWHERE):
+            line = tagged(f"{kind}: {text}", "layer-name")
+            terminalreporter.write_line(line, yellow=self.partial, red=not self.partial)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from ...errors import AppError, LifespanError, MwBudgetError
 from ...model.results import Measurement, RequestLine
 from ...workload.host import Host, why_left_out
 from .client import MwBudget
-from .measured import Applying
+from .names import Applying, UnmatchedNames
 
 if TYPE_CHECKING:
     from ...workload.requests import Wanted
@@ -106,15 +106,14 @@ def hosted(request: pytest.FixtureRequest, **fields: Any) -> HostedClient:
 class HostedClient(MwBudget):
     """The client of an item: its app has one event loop and one lifespan for all items.
 
-    `kept_alive` is the fixture that has the app. `unmatched` are the names in budgets that match no layer of the
-    request, `layers` those of its layers; None if it was not measured.
+    `kept_alive` is the fixture that has the app. `unmatched` are the names in budgets of the configuration that match
+    nothing in the request; None if it was not measured.
     """
 
     item: RequestItem
     hosts: Hosts
     kept_alive: Any
-    unmatched: Collection[str] | None = None
-    layers: Sequence[str] = ()
+    unmatched: UnmatchedNames | None = None
 
     def _on_a_loop(self, request: Callable[[], Coroutine[Any, Any, Measurement]]) -> Measurement:
         """Make a request on the loop of the app; skip the test if its response cannot be measured."""
@@ -133,7 +132,8 @@ class HostedClient(MwBudget):
             return host.run(hosted)
         except MwBudgetError as error:
             reason = why_left_out(error, self.settings)
-            if reason is None:
+            # Who lists a request and wants no undecided verdict wants this one.
+            if reason is None or (self.item.wanted.listed and self.settings.when_undecided == "fail"):
                 raise
             self.leave_out(RequestLine(self.item.wanted.method, self.item.wanted.url), reason)
             pytest.skip(reason)
@@ -150,5 +150,5 @@ class HostedClient(MwBudget):
         """Leave out the budgets of the configuration that name layers of other routes only."""
         own = self.item.wanted.keywords
         applying = Applying.to(stack, settings, own.get("layers", ()), own.get("endpoint", ()))
-        self.unmatched, self.layers = applying.unmatched, [layer.name for _, layer in stack.layers]
+        self.unmatched = applying.unmatched
         return applying.settings

@@ -11,7 +11,7 @@ import pytest
 from ...asgi import loops
 from ...asgi.naming import qualname_of
 from ...asgi.stack import Stack
-from ...config.budgets import Budgets, no_such_layer, no_such_part
+from ...config.budgets import Budgets
 from ...config.settings import Settings
 from ...engine import Publish, measure_again
 from ...errors import MwBudgetError, described, tagged
@@ -22,7 +22,8 @@ from ...recording.recorder import Recorded, Recorder
 from ...recording.request import endpoint_of
 from ..claims import Claims
 from .examples import MOST_REQUESTS, NOT_MEASURED
-from .measured import Applying, MeasuredRequests
+from .measured import MeasuredRequests
+from .names import Applying, UnmatchedNames
 
 # What stand-ins raise that allow one call only; pytest-timeout raises it too, in the handler of a signal.
 OUTCOMES = (pytest.fail.Exception, pytest.skip.Exception)
@@ -57,10 +58,7 @@ class OwnRequests(MeasuredRequests):
         self._unjudged: list[Result] = []
         # By which each result was judged.
         self._budgets: list[Budgets] = []
-        self._unmatched: set[str] | None = None
-        self._unmatched_parts: set[str] | None = None
-        self._parts: dict[str, Layer] = {}
-        self._layers: dict[str, Layer] = {}
+        self.unmatched = UnmatchedNames()
 
     @property
     def tried(self) -> bool:
@@ -103,9 +101,7 @@ class OwnRequests(MeasuredRequests):
         return unknown and tagged(f"{unknown}; it may be in a request that was left out", "left-out")
 
     def _unknown(self) -> str | None:
-        if self._unmatched:
-            return no_such_layer(min(self._unmatched), [*self._layers.values()])
-        return no_such_part(min(self._unmatched_parts), [*self._parts.values()]) if self._unmatched_parts else None
+        return next(self.unmatched.messages(), None)
 
     # ---- what the recorder calls ------------------------------------------------------------------------------------
 
@@ -142,13 +138,11 @@ class OwnRequests(MeasuredRequests):
             if request.endpoint and endpoint_of(caller.scope) != request.endpoint:
                 self.leave_out(line, f"its repetitions do not come to {request.endpoint}; {ANSWERED}")
                 return None
+            self.unmatched.take(Applying.to(stack, settings).unmatched)
             if not self._is_new(request, tuple(layer.name for layer in layers if layer.entered)):
                 return None
-            wanted = self._settings_of(wanted, layers)
-            if unjudged:
-                self._without_unmatched(settings, stack)  # its layers are known all the same
-                return wanted
-            wanted = self._without_unmatched(wanted, stack)
+            # Another request of the test may have what is named in the other budgets.
+            wanted = self._settings_of(Applying.to(stack, wanted).settings, layers)
             budgets = wanted.budgets
             return wanted
 
@@ -190,18 +184,8 @@ class OwnRequests(MeasuredRequests):
         return True
 
     def _settings_of(self, settings: Settings, layers: Sequence[Layer]) -> Settings:
-        """Return the settings for a request that enters these layers."""
+        """Return the settings for a request that enters these layers, from those with the budgets that apply to it."""
         return settings
-
-    def _without_unmatched(self, settings: Settings, stack: Stack) -> Settings:
-        """Leave out the budgets by name that match no layer or part here: another request of the test may have it."""
-        applying = Applying.to(stack, settings)
-        names, parts = applying.unmatched, applying.unmatched_parts
-        self._unmatched = names if self._unmatched is None else self._unmatched & names
-        self._unmatched_parts = parts if self._unmatched_parts is None else self._unmatched_parts & parts
-        self._layers |= {layer.name: layer for _, layer in stack.layers if layer.name not in self._layers}
-        self._parts |= {part.name: part for _, part in stack.parts if part.name not in self._parts}
-        return applying.settings
 
 
 def identity_of(request: Recorded, entered: Sequence[str] = ()) -> str:
