@@ -327,6 +327,36 @@ def test_a_row_without_a_figure_is_not_compared() -> None:
     assert by(comparison, TOTAL) == Estimate(0, 0, 0)
 
 
+@pytest.mark.parametrize(("slow", "side"), [("head", "HEAD"), ("base", "the base"), ("both", "the base")])
+def test_a_layer_too_slow_to_have_a_time_is_not_gone_and_passes_no_limit(slow: str, side: str) -> None:
+    """Such as one that waits for 300 ms from HEAD on; its total is not that of the other rows."""
+    known = result({"Work": 10, "Other": 5})
+    without = replace(known, layers=(replace(known.layers[0], us=None), known.layers[1]))
+    base, head = without if slow in ("base", "both") else known, without if slow in ("head", "both") else known
+    comparison = compared(pairs_of([base] * 6, [head] * 6), "us:5%,total_us:5%")
+    change = row(comparison, "Work")
+    assert (change.word, change.verdict) == ("not measured", "undecided")
+    assert change.reason == f"in {side} there were too few requests for an interval"
+    assert change in comparison.open
+    assert row(comparison, "Other").verdict == "pass"
+    totals = [change.verdict for _, change in comparison.changes if change.row == TOTAL and change.quantity == "us"]
+    assert totals == ([] if slow == "both" else ["undecided"])
+    assert ("total_us", "neither run measured it") in comparison.unjudged() or totals
+
+
+def test_a_layer_that_is_measured_with_another_one_is_not_gone() -> None:
+    known = result({"Work": 10, "Other": 5})
+    joined = replace(known.layers[1], layer=replace(known.layers[1].layer, merged_with="Work"), us=None, counts=None)
+    merged = replace(known, layers=(known.layers[0], joined))
+    comparison = compared(pairs_of([known] * 6, [merged] * 6), "us:5%,objects:0")
+    for quantity in ("us", "objects"):
+        change = row(comparison, "Other", quantity)
+        assert (change.word, change.verdict) == ("not measured", "undecided")
+    assert row(comparison, "Other").reason == "in HEAD it was measured together with Work"
+    # With both sides alike there is nothing to tell.
+    assert "Other" not in {change.row for _, change in compared(pairs_of([merged] * 6, [merged] * 6), "us:5%").changes}
+
+
 def test_with_limits_only_these_are_waited_for() -> None:
     pairs = noisy(100, 150, noise=0.2)
     assert {change.row for change in compared(pairs).open} > {"Work"}

@@ -11,6 +11,11 @@ from ..model.quantities import RPS_SHARE
 from ..model.results import Result, ResultRow
 from ..model.stack import ENDPOINT, TOTAL
 
+# Why a row has no figures: the request did not enter its layer, or there are none for another reason.
+NOT_ENTERED = "the request did not come to it"
+NOT_MEASURED = "it was not measured"
+TOO_FEW = "there were too few requests for an interval"
+
 
 @dataclass(frozen=True, slots=True)
 class RowFigures:
@@ -22,7 +27,7 @@ class RowFigures:
 
     figures: Mapping[str, Estimate] = field(default_factory=dict)
     clock: LoadClock | None = None
-    missing: str = "it was not measured"
+    missing: str = NOT_MEASURED
     why: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -100,7 +105,7 @@ def _row(row: ResultRow, uncounted: Mapping[str, str]) -> RowFigures:
 
 def _missing(report: ResultRow) -> str:
     if not report.layer.entered:
-        return "the request did not come to it"
+        return NOT_ENTERED
     if report.layer.merged_with is not None:
         return f"it was measured together with {report.layer.merged_with}"
-    return RowFigures().missing
+    return NOT_MEASURED

@@ -14,9 +14,9 @@ from ..model.changes import Change, ChangeWord, word_for
 from ..model.estimate import Estimate, Microseconds
 from ..model.quantities import COUNTED, RECORDABLE
 from ..model.request_keys import RequestKey
-from ..model.stack import TOTAL
+from ..model.stack import ENDPOINT, OUTSIDE, TOTAL
 from .allowed import LEAST_US, Allowed, judged
-from .figures import RequestFigures, RowFigures, is_part
+from .figures import NOT_ENTERED, NOT_MEASURED, TOO_FEW, RequestFigures, RowFigures, is_part
 from .outcome import Comparison, RequestChanges
 
 # The intervals of all rows hold jointly, over all looks, with this probability of an error.
@@ -86,22 +86,32 @@ def compare_pairs(pairs: Sequence[Pair], look: int, allowed: Allowed, *, last: b
 
 @dataclass(frozen=True, slots=True)
 class _Series:
-    """The values of one quantity of a row in each pair, at one speed of the machine."""
+    """The values of one quantity of a row in each pair, at one speed of the machine.
+
+    `why` is the reason why a side without values does not know them, None if the row is missing there.
+    """
 
     row: str
     quantity: str
     before: Sequence[Microseconds]
     after: Sequence[Microseconds]
+    why: str | None = None
 
     def evaluated(self, alpha: float, allowed: Allowed) -> _Evaluated:
         """Compare the two sides. Within a limit, LEAST_US or NARROW_SHARE a time is the same, and known well enough."""
         before_us, after_us = (median(side) if side else None for side in (self.before, self.after))
+        if self.why is not None:
+            ends = _exactly(before_us), _exactly(after_us)
+            unknown = judged(Change(self.row, self.quantity, "not measured", *ends), allowed)
+            return _Evaluated(replace(unknown, reason=self.why), unknown.verdict is not None)
         if before_us is None or after_us is None:
             word: ChangeWord = "new" if before_us is None else "gone"
             return _Evaluated(Change(self.row, self.quantity, word, _exactly(before_us), _exactly(after_us)))
         by = paired([after - before for before, after in zip(self.before, self.after, strict=True)], alpha)
-        ends = _exactly(before_us), _exactly(before_us + by.estimate)
-        change = judged(Change(self.row, self.quantity, "unclear", *ends, by), allowed)
+        change = judged(
+            Change(self.row, self.quantity, "unclear", _exactly(before_us), _exactly(before_us + by.estimate), by),
+            allowed,
+        )
         tolerance = max(LEAST_US, NARROW_SHARE * before_us, change.most or 0.0)
         is_open = by.half_width > tolerance if change.verdict is None else change.verdict == "undecided"
         return _Evaluated(replace(change, word=word_for(self.quantity, by, tolerance)), is_open)
@@ -112,17 +122,33 @@ def _exactly(us: Microseconds | None) -> Estimate | None:
 
 
 def _series(pairs: Sequence[tuple[RequestFigures, RequestFigures]], allowed: Allowed) -> Iterator[_Series]:
-    """Yield the rows of a request that both sides have in most pairs, and those that only one side has."""
+    """Yield the times of a request that both sides know in a pair, and those that a side does not know."""
     best_ns = min(figures.reference_ns or math.inf for pair in pairs for figures in pair)
     base, head = ([_times(figures, best_ns, allowed) for figures in side] for side in zip(*pairs, strict=True))
-    for row, quantity in dict.fromkeys(key for times in (*base, *head) for key in times):
+    names = [{name for figures in side for name in _present(figures)} for side in zip(*pairs, strict=True)]
+    keys = dict.fromkeys(key for times in (*base, *head) for key in times)
+    if "us" in allowed:  # a layer that is so slow on both sides that neither knows its time
+        untimed = dict.fromkeys(name for pair in pairs for figures in pair for name in _untimed(figures))
+        keys |= {(name, "us"): None for name in untimed if name in names[0] & names[1]}
+    for row, quantity in keys:
         before, after = ([times.get((row, quantity)) for times in side] for side in (base, head))
         both = [(a, b) for a, b in zip(before, after, strict=True) if a is not None and b is not None]
-        known = [[us for us in side if us is not None] for side in (before, after)]
+        known = tuple([us for us in side if us is not None] for side in (before, after))
         if both:
             yield _Series(row, quantity, [a for a, _ in both], [b for _, b in both])
-        elif not all(known):
-            yield _Series(row, quantity, *known)
+        else:
+            everywhere = all(row in of_side for of_side in names)
+            yield _Series(row, quantity, known[0], known[1], _why_unknown(row, pairs, known) if everywhere else None)
+
+
+def _why_unknown(
+    row: str, pairs: Sequence[tuple[RequestFigures, RequestFigures]], known: Sequence[Sequence[Microseconds]]
+) -> str:
+    """Return why a side does not know a time of a row that it has."""
+    side, name = (1, "HEAD") if known[0] else (0, "the base")
+    missing = dict.fromkeys(pair[side].rows[row].missing for pair in pairs if row in pair[side].rows)
+    reasons = [reason for reason in missing if reason not in (NOT_ENTERED, NOT_MEASURED)]
+    return f"in {name} {next(iter(reasons), TOO_FEW)}"
 
 
 def _times(figures: RequestFigures, best_ns: float, allowed: Allowed) -> dict[tuple[str, str], Microseconds]:
@@ -133,6 +159,7 @@ def _times(figures: RequestFigures, best_ns: float, allowed: Allowed) -> dict[tu
     scale = best_ns / figures.reference_ns if figures.reference_ns else 1.0
     wanted: list[str] = ["us", *(quantity for quantity in TIMES[1:] if quantity in allowed)]
     rows = [(name, row) for name, row in _rows(figures).items() if name != TOTAL and "us" in row.figures]
+    whole = not any(_untimed(figures))
     times = {
         (name, quantity): row.figures[quantity].estimate * scale
         for name, row in rows
@@ -140,13 +167,25 @@ def _times(figures: RequestFigures, best_ns: float, allowed: Allowed) -> dict[tu
         if quantity in row.figures and _is_known(row.figures[quantity])
     }
     parts_us = [us for (_, quantity), us in times.items() if quantity == "us"]
-    if parts_us and len(parts_us) == len(rows):
+    if parts_us and whole and len(parts_us) == len(rows):
         times[TOTAL, "us"] = math.fsum(parts_us)
     return times
 
 
 def _rows(figures: RequestFigures) -> dict[str, RowFigures]:
     return {name: row for name, row in figures.rows.items() if not is_part(name)}
+
+
+def _present(figures: RequestFigures) -> Iterator[str]:
+    """Yield the rows that the request has."""
+    return (name for name, row in _rows(figures).items() if row.missing != NOT_ENTERED)
+
+
+def _untimed(figures: RequestFigures) -> Iterator[str]:
+    """Yield the layers that have a row of their own without a time."""
+    for name, row in _rows(figures).items():
+        if name not in (OUTSIDE, ENDPOINT, TOTAL) and row.missing == NOT_MEASURED and "us" not in row.figures:
+            yield name
 
 
 def _is_known(us: Estimate) -> bool:
@@ -161,7 +200,7 @@ def _is_known(us: Estimate) -> bool:
 class _Counts:
     """A count of a row in each pair, None where it is not known. Both processes of a pair have the same hash seed.
 
-    `new` and `gone` say that only one side counts anything in the row. `why` is the reason why no pair has the count.
+    `new` and `gone` say that only one side has the row. `why` is the reason why no pair has the count.
     """
 
     row: str
@@ -235,7 +274,7 @@ def _counted(pairs: Sequence[tuple[RequestFigures, RequestFigures]]) -> Iterator
     base, head = ([_rows(figures) for figures in side] for side in zip(*pairs, strict=True))
     for name in dict.fromkeys(name for rows in (*base, *head) for name in rows):
         before, after = ([rows.get(name, RowFigures()) for rows in side] for side in (base, head))
-        new, gone = (not any(row.figures.keys() & COUNTED for row in side) for side in (before, after))
+        new, gone = (not any(name in _present(figures) for figures in side) for side in zip(*pairs, strict=True))
         for quantity in COUNTED:
             of_pairs = [(a.figures.get(quantity), b.figures.get(quantity)) for a, b in zip(before, after, strict=True)]
             reasons = (row.why[quantity] for row in (*before, *after) if quantity in row.why)

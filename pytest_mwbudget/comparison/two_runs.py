@@ -15,7 +15,7 @@ from ..model.load import CLOCK_NAMES, PROCESSOR
 from ..model.quantities import BETWEEN_RUNS, COMPARED, RECORDABLE, RPS_SHARE, TRAITS, UNDER_LOAD
 from ..model.request_keys import RequestKey
 from .allowed import Allowed, judged
-from .figures import RequestFigures, RowFigures, figures_of, is_part
+from .figures import TOO_FEW, RequestFigures, RowFigures, figures_of, is_part
 from .outcome import Comparison, RequestChanges
 from .run_sets import Merged
 from .surroundings import Comparable, comparable, differences
@@ -121,7 +121,7 @@ def change_of(
     if old is None or new is None:
         return change("not measured", reason=later.missing if old else f"in the earlier run {earlier.missing}")
     if not (old.bounded and new.bounded):
-        return change("not measured", reason="there were too few requests for an interval")
+        return change("not measured", reason=TOO_FEW)
     why_not = (
         surroundings.reason(quantity)
         or other_load(row, quantity, before, after)

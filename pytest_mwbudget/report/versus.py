@@ -87,10 +87,11 @@ class Versus:
         if len(self.undecided) > MOST:
             yield "undecided", f"undecided: {len(self.undecided) - MOST} more limits"
         for key, change in self.unknown[:MOST]:
-            why = f"{change.quantity} not counted, so --fail cannot limit them: {change.reason}"
+            unknown = "not counted, so --fail cannot limit them" if change.traits.counted else "not known on both sides"
+            why = f"{change.quantity} {unknown}: {change.reason}"
             yield "undecided", f"undecided: {change.row} in {key.request}: {why}"
         if len(self.unknown) > MOST:
-            yield "undecided", f"undecided: {len(self.unknown) - MOST} more limits of what is not counted"
+            yield "undecided", f"undecided: {len(self.unknown) - MOST} more limits of what is not known"
         for quantity in self.unmeasured:
             yield "undecided", f"undecided: {quantity}: no figure was measured that --fail could limit"
         if self.times:
@@ -123,6 +124,8 @@ class Versus:
 def in_words(change: Change) -> str:
     """Say in words what changed."""
     by = change.change
+    if change.word == "not measured":
+        return change.word
     if by is None or change.before is None:
         return f"{change.word}: {_number(change, *_ends(change))}"
     if change.traits.counted:
@@ -160,6 +163,8 @@ def _changed(change: Change) -> bool:
     """Whether a change is worth a line."""
     if change.word in ("new", "gone"):
         return not change.traits.counted or any(end.high > 0 for end in (change.before, change.after) if end)
+    if change.word == "not measured":
+        return not change.traits.counted
     return change.reason is None and (change.verdict in ("fail", "undecided") or change.word in CERTAIN)
 
 
