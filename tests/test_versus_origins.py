@@ -161,6 +161,19 @@ def test_an_installed_copy_does_not_hide_the_worktree(tmp_path: Path) -> None:
     assert trees.imports("shop.core") == (own_modules("src"), {})
 
 
+def test_an_installed_copy_of_a_package_in_the_repository_is_named(tmp_path: Path) -> None:
+    """It would be measured on both sides, as pip has built it, whatever the branch changes."""
+    trees = Trees(tmp_path, "packages/shop/src")
+    (trees.installed / "shop").mkdir()
+    for name in ("__init__.py", "core.py"):
+        (trees.installed / "shop" / name).write_text("")
+    assert trees.imports("shop.core") == ([], {})  # a folder that pip cannot install may have any name
+    (trees.worktree / "packages/shop/pyproject.toml").write_text("")
+    own, elsewhere = trees.imports("alone", "shop.core", "json")
+    assert own == ["alone.py"]
+    assert sorted(elsewhere) == ["shop", "shop.core"]
+
+
 def test_what_was_imported_before_is_named(tmp_path: Path) -> None:
     trees = Trees(tmp_path, "src")
     (trees.installed / "sitecustomize.py").write_text(

@@ -10,6 +10,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import spec_from_file_location
 from pathlib import Path
@@ -19,6 +20,8 @@ from typing import Any
 # Where a project's modules are, relative to the root of the repository and to the working directory, besides what
 # installed packages add to `sys.path`.
 PLACES = ("", "src")
+# Folders without projects of the repository's own.
+NOT_PROJECTS = ("node_modules", "site-packages", "venv")
 # Modules of these names are the tests' own, or scripts.
 NOT_OWN = ("conftest", "setup", "__main__", "__mp_main__")
 OWN_PACKAGE = __name__.partition(".")[0]
@@ -85,14 +88,27 @@ class Worktree:
                 elsewhere[name] = file
         return Proof(sorted(own), elsewhere)
 
+    @cached_property
+    def projects(self) -> Sequence[str]:
+        """The folders of the worktree that pip can install, with the places of their modules."""
+        found: list[str] = []
+        for folder, inside, files in os.walk(self.root):
+            inside[:] = [name for name in inside if not name.startswith(".") and name not in NOT_PROJECTS]
+            if not {"pyproject.toml", "setup.py", "setup.cfg"}.isdisjoint(files):
+                found += [os.path.join(folder, place) for place in PLACES]
+        return found
+
     def _has(self, name: str) -> bool:
-        """Whether this worktree has a file for a module of this name."""
+        """Whether this worktree has a file for a module of this name.
+
+        Of a package in a monorepo that pip has installed, the copy would be measured on both sides.
+        """
         parts = name.split(".")
         if parts[-1] == "conftest":
             return False
         return any(
             Path(root, *parts).with_suffix(".py").is_file() or Path(root, *parts, "__init__.py").is_file()
-            for root in self.roots
+            for root in (*self.roots, *([] if parts[0] in sys.stdlib_module_names else self.projects))
         )
 
 
