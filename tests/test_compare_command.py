@@ -180,6 +180,6 @@ def test_the_same_test_on_two_interpreters_is_two_requests() -> None:
         write(f"{python}.json", ("t", BEFORE), python=python)
     assert main(["render", "3.12.1.json", "3.13.1.json", "--markdown=mw.md"]) == 0
     text = Path("mw.md").read_text(encoding="utf-8")
-    assert "t (CPython 3.12, loop asyncio)" in text
-    assert "t (CPython 3.13, loop asyncio)" in text
+    assert "t (CPython 3.12, Linux, loop asyncio)" in text
+    assert "t (CPython 3.13, Linux, loop asyncio)" in text
     assert "3.12.1, 3.13.1" in text

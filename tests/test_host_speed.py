@@ -35,6 +35,32 @@ from .test_engine import Costly, Server
 
 pytestmark = pytest.mark.once
 
+X86 = "processor\t: 0\nmodel name\t: Xeon(R) 8375C\n\nprocessor\t: 1\nmodel name\t: other\n"
+ARM = "processor\t: 0\nCPU implementer\t: 0x41\nCPU variant\t: 0x3\nCPU part\t: {part}\nCPU revision\t: 1\n\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems name the processor in another place")
+@pytest.mark.parametrize(
+    ("cpuinfo", "name"),
+    [
+        (X86, "Xeon(R) 8375C"),
+        (ARM.format(part="0xd0c"), "ARM 0x41 0xd0c 0x3 1"),
+        (ARM.format(part="0xd40"), "ARM 0x41 0xd40 0x3 1"),
+        ("processor : 0\n", "unknown processor"),
+        (None, "unknown processor"),
+    ],
+)
+def test_the_model_of_processor_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpuinfo: str | None, name: str
+) -> None:
+    """On ARM, too, where Linux has no line for it: times of two models are not comparable."""
+    path = tmp_path / "cpuinfo"
+    if cpuinfo is not None:
+        path.write_text(cpuinfo)
+    monkeypatch.setattr(host_speed, "CPUINFO", path)
+    assert host_speed.processor.__wrapped__() == name
+
+
 # ---- the machine ------------------------------------------------------------------------------------------------
 
 

@@ -15,16 +15,17 @@ from .surroundings import minor
 
 
 class Place(NamedTuple):
-    """A request with what makes its counts comparable: implementation and minor version of Python, event loop."""
+    """A request with what makes its counts comparable: implementation and minor version of Python, machine, loop."""
 
     key: RequestKey
     interpreter: str
+    machine: str
     loop: str
 
     @property
     def surroundings(self) -> str:
-        """The interpreter and the loop."""
-        return f"{self.interpreter}, loop {self.loop}"
+        """The interpreter, the machine and the loop."""
+        return f"{self.interpreter}, {self.machine}, loop {self.loop}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,8 @@ def merged(runs: Mapping[str, MeasuredRun]) -> Merged:
     files: dict[Place, list[str]] = {}
     for name, stored in sorted(runs.items(), key=lambda named: datetime.fromisoformat(named[1].run.created)):
         for key, result in keyed(stored.measured):
-            place = Place(key, f"{stored.run.implementation} {minor(stored.run.python)}", result.loop)
+            interpreter = f"{stored.run.implementation} {minor(stored.run.python)}"
+            place = Place(key, interpreter, stored.run.machine, result.loop)
             requests[place] = Measured(result, stored.run)
             files.setdefault(place, []).append(name)
     return Merged(requests, tuple(_repeated(files)))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..model.quantities import COUNTED
-from ..model.runs import Run
+from ..model.runs import UNKNOWN_PROCESSOR, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,8 @@ def comparable(before: Run, after: Run, loop_before: str, loop_after: str) -> Co
     counts = None
     if (before.implementation, minor(before.python)) != (after.implementation, minor(after.python)):
         counts = f"measured on {before.interpreter}, then on {after.interpreter}"
+    elif before.machine != after.machine:
+        counts = f"measured on {before.machine}, then on {after.machine}"
     elif loop_before != loop_after:
         counts = f"measured on the loop {loop_before}, then on {loop_after}"
     if counts is not None:
@@ -38,8 +40,8 @@ def comparable(before: Run, after: Run, loop_before: str, loop_after: str) -> Co
     processors = before.processor, after.processor
     if before.python != after.python:
         return Comparable(f"measured on {before.interpreter}, then on {after.interpreter}")
-    if None in processors:
-        return Comparable("one of the files does not say on which processor it was measured")
+    if None in processors or UNKNOWN_PROCESSOR in processors:
+        return Comparable("one of the runs does not say on which model of processor it was measured")
     if processors[0] != processors[1]:
         return Comparable(f"measured on {processors[0]}, then on {processors[1]}")
     return Comparable()

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+# The machine in a text of platform.platform().
+MACHINE = re.compile(r"-(x86_64|amd64|i\d86|aarch64|arm\w*|ppc64le|riscv64|s390x)\b", re.IGNORECASE)
+# The name of a processor that does not say its model.
+UNKNOWN_PROCESSOR = "unknown processor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +45,9 @@ class Run:
     def interpreter(self) -> str:
         """The implementation and the version of Python."""
         return f"{self.implementation} {self.python}"
+
+    @property
+    def machine(self) -> str:
+        """The operating system and the machine without their versions, such as `Linux x86_64`."""
+        machine = MACHINE.search(self.platform)
+        return " ".join([self.platform.partition("-")[0], *([machine[1]] if machine else [])])

@@ -5,15 +5,19 @@ from __future__ import annotations
 import _thread
 import math
 import platform
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from ..analysis.core_sharing import SIBLING_SLOWS
 from ..analysis.slowdown import Interruptions
 from ..interpreter.clocks import perf_counter_ns
 from ..model.estimate import Microseconds, Nanoseconds
+from ..model.runs import UNKNOWN_PROCESSOR
 
 try:
     from . import _pipeline  # type: ignore[attr-defined]
@@ -29,6 +33,7 @@ except ImportError:  # Windows
 # equally. Calls allocate nothing, so where the app left free memory does not matter.
 CALLS = 120
 SCHEDSTAT = Path("/proc/thread-self/schedstat")
+CPUINFO = Path("/proc/cpuinfo")
 NS_PER_US = 1000
 # A share of nearly all the time is no measure of what would be without.
 MOST_WAITED = 0.9
@@ -200,11 +205,29 @@ def kind() -> str:
     return ", ".join([f"{CALLS} calls", *python, platform.python_compiler(), platform.machine(), processor()])
 
 
+@cache
 def processor() -> str:
-    """Return the processor's name."""
+    """Return the name of the model of processor."""
+    if sys.platform == "darwin":
+        return _stated("sysctl", "-n", "machdep.cpu.brand_string") or UNKNOWN_PROCESSOR
+    if sys.platform == "win32":
+        return platform.processor() or UNKNOWN_PROCESSOR
+    facts: dict[str, str] = {}
     # Line by line: the file is long, and slow to make, on a machine with a hundred processors.
-    with suppress(OSError), Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
+    with suppress(OSError), CPUINFO.open(encoding="utf-8") as lines:
         for line in lines:
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or "unknown processor"
+            name, _, value = line.partition(":")
+            facts.setdefault(name.strip(), value.strip())
+            if name.startswith("model name") or not line.strip():
+                break
+    # Linux names no model on ARM, where all processors say the same otherwise.
+    arm = [facts.get(name) for name in ("CPU implementer", "CPU part", "CPU variant", "CPU revision")]
+    model = facts.get("model name") or ("ARM " + " ".join(map(str, arm)) if arm[1] else None)
+    return model or UNKNOWN_PROCESSOR
+
+
+def _stated(*command: str) -> str:
+    """Return what a command of the system prints, empty without it."""
+    with suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()  # noqa: S603
+    return ""
