@@ -18,6 +18,7 @@ from pytest_mwbudget.__main__ import main
 from pytest_mwbudget.comparison.figures import figures_of
 from pytest_mwbudget.comparison.history import HistoryRun, Past, history_run, over_time
 from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.measured_run import MeasuredRun
 from pytest_mwbudget.model.results import Count, Result
 from pytest_mwbudget.model.runs import Commit
 from pytest_mwbudget.report.charts import charts
@@ -130,6 +131,22 @@ def test_a_line_has_every_figure(name: str):
                 )
             else:
                 assert not read_back.bounded
+
+
+def test_runs_are_read_oldest_first(tmp_path: Path):
+    """As git's merge=union joins two branches, all lines of one come before those of the other."""
+    path = tmp_path / "history.jsonl"
+    days = (
+        "2026-01-02T00:00:00+00:00",
+        "2026-01-04T00:00:00+00:00",
+        "2026-01-01T12:00:00+05:00",
+        "2026-01-03T00:00:00",
+    )
+    for day in days:
+        append(path, line_of(MeasuredRun(replace(RUN, created=day), ())))
+    runs, remarks = read(path)
+    assert [stored.run.created for stored in runs] == [days[2], days[0], days[3], days[1]]
+    assert remarks == []
 
 
 def test_lines_are_appended_and_read_in_order(tmp_path: Path):

@@ -73,8 +73,11 @@ def held(path: Path, patience_s: Seconds) -> Iterator[None]:
 
 
 if sys.platform == "win32":
+    # Windows refuses to write a byte that another handle has locked, so this one is behind the end of every file.
+    LOCKED_BYTE = 2**30
 
     def _locked(descriptor: int) -> bool:
+        REAL.os.lseek(descriptor, LOCKED_BYTE, os.SEEK_SET)
         try:
             REAL.locking.locking(descriptor, REAL.locking.LK_NBLCK, 1)
         except PermissionError:
@@ -82,7 +85,7 @@ if sys.platform == "win32":
         return True
 
     def _unlock(descriptor: int) -> None:
-        REAL.os.lseek(descriptor, 0, os.SEEK_SET)
+        REAL.os.lseek(descriptor, LOCKED_BYTE, os.SEEK_SET)
         REAL.locking.locking(descriptor, REAL.locking.LK_UNLCK, 1)
 
 else:

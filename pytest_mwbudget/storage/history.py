@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -53,19 +54,24 @@ def append(path: Path, line: str) -> None:
 
 
 def read(path: Path) -> tuple[Sequence[HistoryRun], Sequence[str]]:
-    """Read the runs in the order of the file, and say which lines are broken. Raises OSError."""
-    runs: list[HistoryRun] = []
+    """Read the runs, oldest first, and say which lines are broken. Raises OSError.
+
+    Git's merge=union, and jobs that end in another order than they began, append lines in another order.
+    """
+    runs: list[tuple[datetime, HistoryRun]] = []
     remarks: list[str] = []
     with path.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
             try:
-                runs.append(read_line(line))
+                run = read_line(line)
+                created = datetime.fromisoformat(run.run.created)
+                runs.append((created if created.tzinfo else created.replace(tzinfo=UTC), run))
             except (LookupError, RecursionError, TypeError, ValueError) as error:
                 why = described(error)
                 remarks.append(tagged(f"line {number} of {str(path)!r} is left out: {why}", "history"))
-    return runs, remarks
+    return [run for _, run in sorted(runs, key=lambda dated: dated[0])], remarks
 
 
 # ---- a line ------------------------------------------------------------------------------------------------------
