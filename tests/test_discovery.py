@@ -475,6 +475,33 @@ def test_what_is_called_after_the_answer_is_not_the_endpoint() -> None:
     assert [name for name, _ in rows(app, "/")] == ["ServerErrorMiddleware", "Mirror", "Noop", "ExceptionMiddleware"]
 
 
+class Shadow(Noop):
+    """Send a copy of each request to another version of the app, and drop what it answers."""
+
+    candidate: Any = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def drop(message: Any) -> None:
+            pass
+
+        await self.app(scope, receive, send)
+        await self.candidate(dict(scope), receive, drop)
+
+
+@pytest.mark.parametrize("around", [lambda app: app, Slots, lambda app: BaseHTTPMiddleware(app, dispatch=passing)])
+def test_an_app_that_gets_a_copy_of_the_request_is_not_the_endpoint(around: Callable[[Any], Any]) -> None:
+    """Its answer goes nowhere, because the response is complete."""
+    app = Shadow(Noop(hello))
+    app.candidate = Noop(Endpoint())
+    stack = stack_of(around(app))
+    assert [layer.name for _, layer in stack.layers][-2:] == ["Shadow", "Noop"]
+    assert stack.entries[stack.endpoint].callee is hello
+
+
+async def passing(request: Any, call_next: Any) -> Any:
+    return await call_next(request)
+
+
 def test_layers_of_a_route() -> None:
     assert rows(starlette(), "/layered")[2:] == [
         ("ExceptionMiddleware", "middleware"),
@@ -558,6 +585,27 @@ def test_an_app_that_is_entered_again_inside_its_layers_is_no_layer() -> None:
     assert stack.outside
     assert [layer.name for _, layer in stack.layers] == ["Noop"]
     assert stack.endpoint == 2
+
+
+def test_an_object_that_wraps_two_apps_is_two_layers() -> None:
+    class Auth:
+        def wrap(self, app: App) -> App:
+            async def wrapped(scope: Any, receive: Any, send: Any) -> None:
+                await self.handle(scope, receive, send, app)
+
+            return wrapped
+
+        async def handle(self, scope: Any, receive: Any, send: Any, app: App) -> None:
+            await app(scope, receive, send)
+
+    auth = Auth()
+    stack = stack_of(auth.wrap(Noop(auth.wrap(hello))))
+    assert [(layer.name, layer.kind) for _, layer in stack.layers] == [
+        ("Auth#1", "middleware"),
+        ("Noop", "middleware"),
+        ("Auth#2", "middleware"),
+    ]
+    assert not stack.outside
 
 
 @pytest.mark.parametrize("app", [hello, Endpoint(), functools.partial(hello), Endpoint().__call__])

@@ -198,7 +198,7 @@ def _kind(call: TracedCall, outer_entries: Sequence[Entry]) -> Kind:
     """Return "routing" for an app: with layers of its framework, or entered again inside its own layers."""
     if call.hook is not None:
         return "middleware"
-    again = call.seam is not None or is_entered_again(call.callee, outer_entries)
+    again = call.seam is not None or is_entered_again(call.callee, call.function, outer_entries)
     return "routing" if again else kind_of(call.callee)
 
 
@@ -309,8 +309,11 @@ def _is_helper(call: TracedCall, trace: Trace) -> bool:
 
 
 def _comes_after_the_answer(call: TracedCall, trace: Trace) -> bool:
-    """Return whether another app has answered, and this one is called besides: to mirror or to audit the request."""
-    if call.sent or trace.unwatched:
+    """Return whether another app has answered, and this one is called besides: to mirror or to audit the request.
+
+    What it sends goes nowhere if the layer that calls it has sent a whole response.
+    """
+    if (call.sent and not call.late) or trace.unwatched:
         return False
     before = takewhile(lambda other: other is not call, trace.calls)
     around = {*call.outer()}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from types import MethodType
 
+from ..interpreter.code_patching import Function
 from ..model.stack import ENDPOINT, OUTERMOST, EntryIndex, Layer, RowIndex, outwards, parts_of
 from ..model.stack import OUTSIDE as OUTSIDE_ROW
 from . import loops
@@ -178,12 +179,18 @@ def _frameworks_endpoint(entries: Sequence[Entry], app: EntryIndex) -> EntryInde
 
 def _is_app(entries: Sequence[Entry]) -> bool:
     """Return whether entry 0 is the app object: it has routes, or is entered again inside its own layers."""
-    return entries[0].kind == "routing" or any(is_entered_again(entry.callee, entries[:1]) for entry in entries[1:])
+    app, inner = entries[:1], entries[1:]
+    return app[0].kind == "routing" or any(is_entered_again(entry.callee, entry.function, app) for entry in inner)
 
 
-def is_entered_again(callee: object, entries: Sequence[Entry]) -> bool:
-    """Return whether the object is one of the entries already, by another of its methods."""
-    return not is_function(callee) and any(entry.callee is callee for entry in entries)
+def is_entered_again(callee: object, function: Function | None, entries: Sequence[Entry]) -> bool:
+    """Return whether the object is one of the entries already, by another of its methods.
+
+    An object that wraps two apps in the same way is two layers.
+    """
+    before = [entry.function for entry in entries if entry.callee is callee]
+    other = function is None or any(each is None or each.__code__ is not function.__code__ for each in before)
+    return bool(before) and other and not is_function(callee)
 
 
 # ---- layers that are measured together ------------------------------------------------------------------------------

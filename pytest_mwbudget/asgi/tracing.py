@@ -50,6 +50,9 @@ class TracedCall(Step):
     unawaited: bool = False
     # Its `send`, or that of a call inside it, was called.
     sent: bool = False
+    # The last message of a response went through its `send`. It began after that of a call around it.
+    complete: bool = False
+    late: bool = False
     # That of an app whose framework is known.
     seam: Seam | None = None
 
@@ -204,6 +207,7 @@ class Trace:
 
     def _note_call(self, frame: FrameType, asgi_call: Call) -> None:
         call = TracedCall(frame, *self._surroundings(frame), call=asgi_call, seam=self._seam(asgi_call.lead))
+        call.late = call.parent is not None and (call.parent.complete or call.parent.late)
         self._note(call)
         self.opening.entered_asgi(frame, asgi_call, call.task, elsewhere=call.elsewhere)
         self._own |= {id(own): own for own in (asgi_call.receive, asgi_call.send, *held_by_scope(asgi_call.scope))}
@@ -234,11 +238,12 @@ class Trace:
 
     def _note_sent(self, frame: FrameType, senders: Sequence[TracedCall]) -> None:
         """Note who sends in a call of a `send`: the calls around it that have this `send`, and those around them."""
-        caller, sent = self._calling(frame), False
+        caller, sent, ends = self._calling(frame), False, _ends(frame)
         if caller is not None:
             for call in (caller, *caller.outer()):
                 sent = sent or call in senders
                 call.sent = call.sent or sent
+                call.complete = call.complete or (ends and call in senders)
 
     def _calling(self, frame: FrameType) -> TracedCall | None:
         """Return the ASGI call inside which a frame runs: on its own stack, or else where its task was made."""
@@ -308,6 +313,12 @@ def held_by_scope(scope: dict[Any, Any]) -> Iterator[object]:
     headers: Any = dict.get(scope, "headers")
     if is_a(headers, list, tuple):
         yield from (pair for pair in headers if type(pair) is tuple)
+
+
+def _ends(frame: FrameType) -> bool:
+    """Return whether a call of a `send` has the last message of a response."""
+    messages = (value for value in frame.f_locals.values() if type(value) is dict)
+    return any(value.get("type") == "http.response.body" and not value.get("more_body", False) for value in messages)
 
 
 def _is_task_library(frame: FrameType) -> bool:
