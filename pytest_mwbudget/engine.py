@@ -484,7 +484,8 @@ class _Run:
                 begin_time()
 
             deadline = Deadline(clock() + schedule.trend_ns, clock, begin_time)
-            probes = Probes(self.stack, clock, suspending=findings.counted.suspending)
+            leaving = self.caller.leaves
+            probes = Probes(self.stack, clock, suspending=findings.counted.suspending, leaving=leaving)
             requests = await served(probes, timed, schedule, deadline)
             if why_not is None:
                 charges = await counting.count(

@@ -52,6 +52,8 @@ STARLETTE_KEYS = {"app", "router", "endpoint", "path_params", "starlette.excepti
 BODY = b"payload"
 # Forms whose parameters do not have the names `scope`, `receive` and `send`.
 NAMELESS = ("no-op DecoratedPlainly", "no-op OtherNames", "no-op StarArguments")
+# Forms that call the app inside with these names.
+NAMING = ("no-op Keywords", "class that passes keywords")
 # Habits that use objects bound to the event loop of the request.
 OF_ONE_LOOP = {
     "calls its inside from a thread",
@@ -336,6 +338,22 @@ async def audits_after_the_answer(call: Call, go: Go) -> Any:
     return answer
 
 
+@habit(bare=True)
+async def mirrors_after_the_answer(call: Call, go: Go) -> Any:
+    """Send a copy of the request to another app, whose answer goes nowhere."""
+
+    async def drop(message: Any) -> None: ...
+
+    answer = await go()
+    await candidate(dict(call.scope), call.receive, drop)
+    return answer
+
+
+async def candidate(scope: Any, receive: Any, send: Any) -> None:
+    """Answer as another version of an app."""
+    await respond(send)
+
+
 async def audit(scope: Any, receive: Any, send: Any) -> None:
     """Look at a request that was answered: a function with the signature of an ASGI app that is not an app."""
 
@@ -467,6 +485,12 @@ async def spins_in_a_task_that_nobody_awaits(call: Call, go: Go) -> Any:
     answer = await go()
     await anyio.lowlevel.checkpoint()
     return answer
+
+
+@habit(tasks=1, asyncio_only=True)
+async def spins_in_a_task_that_it_leaves(call: Call, go: Go) -> Any:
+    call.part.left_behind = asyncio.create_task(call.part.spin_later())
+    return await go()
 
 
 @habit(asyncio_only=True)
@@ -1176,7 +1200,8 @@ def layers(draw: Any, loop: LoopName, without: frozenset[str], *, twice: bool) -
 def is_telling(stack: Stack) -> bool:
     """Return whether a measurement can recognise all layers of the stack.
 
-    An app inside a layer that answers by itself is recognised by the names of its parameters only. Objects bound to one
+    An app inside a layer that answers by itself is recognised by the names of its parameters only. An app with other
+    names raises a TypeError if it is called by these, which a layer outside may catch. Objects bound to one
     loop (anyio's streams and threads, asyncio's events) may fail on the loop of another thread: such apps can hang
     without a measurement as well.
     """
@@ -1185,7 +1210,10 @@ def is_telling(stack: Stack) -> bool:
     # Such a layer answers 200, as the usual request must.
     if answering > 1 or (answering and (stack.endpoint == "raises" or "answers by itself" in _habits(stack))):
         return False
-    nameless = any("answers by itself" in outer.habits and inner.form in NAMELESS for outer, inner in pairs)
+    nameless = any(
+        ("answers by itself" in outer.habits or outer.form in NAMING) and inner.form in NAMELESS
+        for outer, inner in pairs
+    )
     habits = _habits(stack)
     # A StreamingResponse listens for the disconnect.
     streams = any(FORMS[layer.form].habits == "request" for layer in stack.layers) or (

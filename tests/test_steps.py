@@ -17,6 +17,7 @@ from pytest_mwbudget.analysis.event_log import Spent, spent
 from pytest_mwbudget.asgi import loops
 from pytest_mwbudget.interpreter.foreign_tools import garbage_collection_paused
 from pytest_mwbudget.model.stack import OTHERS
+from pytest_mwbudget.timing import steps
 from pytest_mwbudget.timing.probes import Probes
 from pytest_mwbudget.timing.steps import Steps
 
@@ -44,7 +45,10 @@ async def by_row(app: App, before: Callable[[], Awaitable[None]] | None = None) 
     if before is not None:
         await before()
     call = await caller(app)
-    probes = Probes(await discovered(call), clock.read, suspending=True)
+    stack = await discovered(call)
+    for _ in range(2):
+        await call()
+    probes = Probes(stack, clock.read, suspending=not call.leaves, leaving=call.leaves)
     with probes.installed(probes.probed), garbage_collection_paused():
         for _ in range(3):
             with clock:
@@ -209,6 +213,76 @@ def test_side_work_is_its_layers(loop: str, name: str, inside: Any) -> None:
     assert_charged(calls(Noop(SIDE_WORK[name](inside(Noop(hello)))), loop), row=2)
 
 
+@pytest.mark.parametrize("loop", ASYNCIO)
+def test_a_task_that_first_runs_after_the_request_is_its_layers(loop: str) -> None:
+    """Nothing inside the layer suspends, so the request is over before the event loop comes to the task."""
+    assert_charged(calls(Noop(Forgotten(Noop(hello))), loop), row=2)
+
+
+def test_tasks_that_a_request_leaves_are_noticed_and_take_a_part_of_its_time() -> None:
+    async def left(app: App) -> tuple[bool, float]:
+        clock = CallClock()
+        call = await caller(app)
+        call.clock = clock.read
+        for _ in range(5):
+            with clock:
+                exchange = await call()
+        return call.leaves, exchange.elapsed_ns / CALL_NS
+
+    class Starts(Noop):
+        """Starts a worker with the first request, which stays."""
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            if not hasattr(self, "task"):
+                self.task = asyncio.create_task(asyncio.sleep(60))
+            await self.app(scope, receive, send)
+
+    leaves, spent_calls = asyncio.run(left(Forgotten(hello)))
+    assert leaves
+    assert WORK <= spent_calls < WORK + REST
+    for app in (Awaited(hello), Starts(hello), hello):
+        assert not asyncio.run(left(app))[0]
+
+
+class Keeps(Noop):
+    """Keeps its `receive` and its `send` where code further inside finds them, as `get_current_request()` does."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        scope["kept"] = receive, send
+        await self.app(scope, receive, send)
+
+
+async def reads_by_what_was_kept(scope: Any, receive: Any, send: Any) -> None:
+    await scope["kept"][0]()
+    work(2 * WORK)
+    await respond(send)
+    work()
+
+
+async def sends_by_what_was_kept(scope: Any, receive: Any, send: Any) -> None:
+    receive, send = scope["kept"]
+    await receive()
+    work()
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    work()
+    await send({"type": "http.response.body", "body": b""})
+    work()
+
+
+@pytest.mark.parametrize(
+    ("inside", "endpoint"),
+    [
+        (Noop, reads_by_what_was_kept),
+        (Yields, reads_by_what_was_kept),
+        (PassesOn, reads_by_what_was_kept),
+        (Noop, sends_by_what_was_kept),
+        (Yields, sends_by_what_was_kept),
+    ],
+)
+def test_what_uses_the_receive_of_an_outer_layer_keeps_its_own_time(inside: Any, endpoint: App) -> None:
+    assert_charged(calls(Keeps(inside(Noop(endpoint))), "asyncio"), row=4, times=3)
+
+
 def test_what_trio_is_asked_to_call_is_of_the_layer_that_asks() -> None:
     assert_charged(calls(Noop(AsksTrio(Sleeps(Noop(hello)))), "trio"), row=2)
 
@@ -249,6 +323,33 @@ def test_eager_tasks_are_their_layers() -> None:
         asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined, unused-ignore]
 
     assert_charged(calls(Noop(Late(PassesOn(Noop(hello)))), "asyncio", eager), row=2)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="no eager tasks")
+@pytest.mark.parametrize("way", ["factory", "keyword"])
+def test_what_runs_beside_an_eager_task_is_its_layers(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step of the app runs inside the construction of the task, up to a suspension further inside."""
+    monkeypatch.setattr(steps, "EAGER_START", way == "keyword")
+
+    class Beside(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            loop: Any = asyncio.get_running_loop()
+            eager = {"eager_start": True} if way == "keyword" else {}
+            task = loop.create_task(self.app(scope, receive, send), **eager)
+            work()
+            await task
+
+    async def before() -> None:
+        loop: Any = asyncio.get_running_loop()
+        task: Any = asyncio.Task
+        if way == "factory":
+            loop.set_task_factory(
+                lambda loop, coroutine, **named: task(coroutine, loop=loop, **{"eager_start": True, **named})
+            )
+        else:  # as from Python 3.14 on
+            loop.create_task = lambda coroutine, **named: task(coroutine, loop=loop, **named)
+
+    assert_charged(calls(Noop(Beside(Yields(Noop(hello)))), "asyncio", before), row=2)
 
 
 @pytest.mark.parametrize("loop", LOOPS)

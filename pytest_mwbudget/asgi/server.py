@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,6 +46,8 @@ TRAILERS = "http.response.trailers"
 BAD_REQUEST = 400
 # A response that has more than this many pieces, and PIECES_FACTOR times as many as those before it, does not end.
 MOST_PIECES, PIECES_FACTOR = 10_000, 10
+# The calls after which tasks that they leave are looked for. The first call may start what stays.
+LOOKED_AT = range(1, 9)
 # The remedy when a later call is not like the first.
 REPEATS = (
     "A measurement repeats the request many times, and only like can be compared with like. For this test, turn off"
@@ -212,6 +214,8 @@ class Caller:
     pieces: int = 0
     # The scope of the latest call.
     scope: Scope = field(default_factory=dict)
+    # Whether calls leave tasks that they have started, of which the time inside the app contains the first steps.
+    leaves: bool = False
 
     async def __call__(self, observer: Observer | None = None) -> Exchange:
         """Make one request in a task and a context of its own; `elapsed_ns` is the time inside the app.
@@ -271,9 +275,11 @@ class Caller:
     async def _run(self, exchange: Exchange, scope: Scope, observer: Observer | None) -> None:
         __tracebackhide__ = True
         task = self.loop.task()
+        before = {*self.loop.coroutines()} if self.calls in LOOKED_AT else None
         try:
             if observer is not None:
                 await observer(self.app, scope, exchange.receive, exchange.send)
+                self._note_left(before)
                 return
             begin = self.clock()
             try:
@@ -281,8 +287,11 @@ class Caller:
                     await self._first(scope, exchange)
                 else:
                     await self.app(scope, exchange.receive, exchange.send)
+                if self.leaves:
+                    await self.loop.settle()
             finally:
                 exchange.elapsed_ns = self.clock() - begin
+            self._note_left(before)
         except (SystemExit, GeneratorExit, Exception, BaseExceptionGroup) as error:
             ended = _exit_in(error)
             if ended is None:
@@ -298,6 +307,11 @@ class Caller:
                 raise
             # It would cancel who awaits this task.
             raise self._repetition_error(error, exchange, observed=observer is not None) from error
+
+    def _note_left(self, before: Collection[object] | None) -> None:
+        """Note whether a call has left tasks, if `before` has the coroutines before it."""
+        if before is not None and not self.leaves:
+            self.leaves = any(coroutine not in before for coroutine in self.loop.coroutines())
 
     async def _first(self, scope: Scope, exchange: Exchange) -> None:
         """Make the first call, and check the app's answer and messages. In later calls checks would be measured."""

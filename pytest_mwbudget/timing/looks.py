@@ -173,7 +173,7 @@ class Timing:
             return (await caller(observer)).elapsed_ns
 
         def probes(clock: Clock) -> Probes:
-            return Probes(self.stack, clock, suspending=pace.suspending)
+            return Probes(self.stack, clock, suspending=pace.suspending, leaving=caller.leaves)
 
         # Each thread has a processor's clock of its own, and these cannot be compared.
         cpu_clock = None if self.stack.threads else self.environment.cpu_clock

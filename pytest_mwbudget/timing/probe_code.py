@@ -18,7 +18,7 @@ from ..interpreter.clocks import Clock
 from ..interpreter.code_patching import Function, detour, mentioned_cells, trampoline
 from ..interpreter.identity import identity
 from ..interpreter.stand_ins import stand_in_for_awaitable, stand_in_for_callable
-from ..model.stack import RECEIVING, SENDING, SUSPENDED, Owner
+from ..model.stack import OWNER_BITS, RECEIVING, SENDING, SUSPENDED, Owner
 
 # Owner, nanoseconds, owner, nanoseconds, …: from each moment on the time is that owner's. A call of `receive` or `send`
 # adds RECEIVING or SENDING to the owner. A deque, because a list that grows is moved now and then, which takes time of
@@ -176,7 +176,10 @@ class ArgumentSearch:
 
 
 def _message_probes(timeline: Log, clock: Clock) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return functions that put a probe round a `receive` and round a `send`, given the owner and the owner outside."""
+    """Return functions that put a probe round a `receive` and round a `send`, given the owner and the owner outside.
+
+    Afterwards the row goes on that called: code further inside may use what a layer keeps in a context variable.
+    """
     log = timeline.append
 
     def receiving(owner: Owner, outer: Owner, receive: Any) -> Any:
@@ -187,9 +190,13 @@ def _message_probes(timeline: Log, clock: Clock) -> tuple[Callable[..., Any], Ca
             if body_over:
                 # After the body comes the wait for the disconnect, most often in a task of its own: no row works.
                 return await ask(*arguments, **named)
-            if timeline[-2] == SUSPENDED:  # in a thread that the layer has started: its time until here is the layer's
+            before = timeline[-2]
+            if before == SUSPENDED:  # in a thread that the layer has started: its time until here is the layer's
+                before = owner
                 log(owner)
                 log(clock())
+            elif before > OWNER_BITS:
+                before &= OWNER_BITS
             log(asked)
             log(clock())
             try:
@@ -200,7 +207,7 @@ def _message_probes(timeline: Log, clock: Clock) -> tuple[Callable[..., Any], Ca
                 )
                 return message
             finally:
-                log(owner)
+                log(before)
                 log(clock())
 
         ask, stand_in = stand_in_for_callable(receive, probed_receive)
@@ -210,15 +217,19 @@ def _message_probes(timeline: Log, clock: Clock) -> tuple[Callable[..., Any], Ca
         given = outer | SENDING
 
         async def probed_send(*arguments: Any, **named: Any) -> Any:
-            if timeline[-2] == SUSPENDED:
+            before = timeline[-2]
+            if before == SUSPENDED:
+                before = owner
                 log(owner)
                 log(clock())
+            elif before > OWNER_BITS:
+                before &= OWNER_BITS
             log(given)
             log(clock())
             try:
                 return await give(*arguments, **named)
             finally:
-                log(owner)
+                log(before)
                 log(clock())
 
         give, stand_in = stand_in_for_callable(send, probed_send)

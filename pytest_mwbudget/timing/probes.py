@@ -15,6 +15,7 @@ from typing import Any
 
 from ..analysis.event_log import messages_of
 from ..analysis.samples import BlankLayers
+from ..asgi import loops
 from ..asgi.app import ASGIApp
 from ..asgi.calls import FrameworkReader, Reader
 from ..asgi.stack import Stack
@@ -53,16 +54,20 @@ class _Site:
 class Probes:
     """The probes of a stack, which read the same clock: a probe for each entry with a function, down to the endpoint's.
 
-    `null_owner` owns the time of the null layer. `log` holds the current request; `watch` begins it. The stack must be
-    traced after the app has started, and its objects stay alive as long as this object does.
+    `suspending` is whether tasks of a request wait, `leaving` whether a request leaves tasks that it has started: their
+    first steps are part of it. `null_owner` owns the time of the null layer. `log` holds the current request; `watch`
+    begins it. The stack must be traced after the app has started. Its objects stay alive as long as this object does.
     """
 
-    def __init__(self, stack: Stack, clock: Clock = perf_counter_ns, *, suspending: bool = False) -> None:
+    def __init__(
+        self, stack: Stack, clock: Clock = perf_counter_ns, *, suspending: bool = False, leaving: bool = False
+    ) -> None:
         self.stack = stack
         self.clock = clock
         # There is more than one step only if tasks take turns or a task waits.
         # Steps and probes of different threads would log in no certain order.
-        self.steppable = (stack.tasks or suspending) and not stack.probed_elsewhere
+        self.steppable = (stack.tasks or suspending or leaving) and not stack.probed_elsewhere
+        self.leaving = leaving
         self.log: Log = deque((HARNESS, clock()))
         self.owners = len(stack.entries) + 1 + FURTHER_OWNERS
         self.null_owner = Owner(self.owners + NULL)
@@ -103,7 +108,9 @@ class Probes:
         self.log.clear()
         self.log += (HARNESS, self.clock())
         try:
-            return await app(scope, receive, send)
+            await app(scope, receive, send)
+            if self.leaving:
+                await loops.current().settle()
         finally:
             self._end = len(self.log)
             self._steps.forget_ended()

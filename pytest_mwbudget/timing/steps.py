@@ -8,6 +8,7 @@ belongs to the owner that started it, until the task enters a layer. Work that w
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import Context
@@ -27,6 +28,8 @@ from .probe_code import Log
 STEP, HOLDERS = "TaskStepMethWrapper", frozenset((BuiltinMethodType, MethodType))
 # The task of trio that runs what threads ask for. Its time belongs to the row that goes on then, as on asyncio.
 ANSWERS = "<TrioToken.run_sync_soon task>"
+# From Python 3.14 on a keyword of `create_task` makes a task eager.
+EAGER_START = sys.version_info >= (3, 14)
 # Tasks in C and in Python.
 TASKS = (asyncio.Task, asyncio.tasks._PyTask)  # type: ignore[attr-defined]
 
@@ -113,7 +116,12 @@ class Steps:
             if constructor is not None:
                 eager: Any = asyncio.create_eager_task_factory  # type: ignore[attr-defined, unused-ignore]
                 loop.set_task_factory(eager(self._constructing(constructor)))
+            elif own is not None:  # its tasks may be eager
+                loop.set_task_factory(self._constructing(own))
+            if own is not None:
                 stack.callback(loop.set_task_factory, own)
+            if EAGER_START:
+                stack.enter_context(loops.replaced(loop, "create_task", self._creating(loop.create_task)))
             yield
 
     @contextmanager
@@ -163,7 +171,7 @@ class Steps:
         return {"call_soon": soon, "call_soon_threadsafe": threadsafe, **_later(loop, logged)}
 
     def _constructing(self, constructor: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the constructor of tasks whose first step runs inside it, as a part of what the caller does."""
+        """Return what makes tasks whose first step may run inside it, as a part of what the caller does."""
 
         def constructed(*arguments: Any, **named: Any) -> Any:
             if not self.on:
@@ -177,6 +185,15 @@ class Steps:
             return task
 
         return constructed
+
+    def _creating(self, create_task: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the method of the loop that creates tasks, for those that are eager by its keyword."""
+        constructed = self._constructing(create_task)
+
+        def created(coroutine: Any, **named: Any) -> Any:
+            return (constructed if named.get("eager_start") else create_task)(coroutine, **named)
+
+        return created
 
     # ---- trio -----------------------------------------------------------------------------------------------------
 
