@@ -283,6 +283,34 @@ def test_what_uses_the_receive_of_an_outer_layer_keeps_its_own_time(inside: Any,
     assert_charged(calls(Keeps(inside(Noop(endpoint))), "asyncio"), row=4, times=3)
 
 
+class WorksInReceive(Noop):
+    """Works for each message that it receives, as `BaseHTTPMiddleware` does."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def working() -> Any:
+            work()
+            return await receive()
+
+        await self.app(scope, working, send)
+
+
+async def streams(scope: Any, receive: Any, send: Any) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"1"
+        await anyio.sleep(0)
+        yield b"2"
+
+    await StreamingResponse(pieces())(scope, receive, send)
+
+
+@pytest.mark.parametrize("inside", [Noop, Yields])
+@pytest.mark.parametrize("loop", LOOPS)
+def test_work_in_receive_after_the_body_is_of_the_layer_whose_receive_it_is(loop: str, inside: Any) -> None:
+    """A streaming response listens for the disconnect in a task of its own."""
+    found = calls(Noop(WorksInReceive(inside(Noop(streams)))), loop)
+    assert_charged(found, row=2, times=2)
+
+
 def test_what_trio_is_asked_to_call_is_of_the_layer_that_asks() -> None:
     assert_charged(calls(Noop(AsksTrio(Sleeps(Noop(hello)))), "trio"), row=2)
 

@@ -36,6 +36,9 @@ FURTHER_OWNERS = 3
 
 # Added to an owner in an event log: the owner was entered by a call of its `send`, or of its `receive`.
 SENDING, RECEIVING = 1 << 20, 1 << 21
+# Added to an owner that receives after the body, for a task that the request does not wait for: the wait for the
+# disconnect is no wait of the request.
+LISTENING = 1 << 22
 # The bits of an owner without these.
 OWNER_BITS = SENDING - 1
 

@@ -7,7 +7,7 @@ A probe appends to a log which owner has the time from here on, and the clock. `
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import CodeType
@@ -18,7 +18,7 @@ from ..interpreter.clocks import Clock
 from ..interpreter.code_patching import Function, detour, mentioned_cells, trampoline
 from ..interpreter.identity import identity
 from ..interpreter.stand_ins import stand_in_for_awaitable, stand_in_for_callable
-from ..model.stack import OWNER_BITS, RECEIVING, SENDING, SUSPENDED, Owner
+from ..model.stack import LISTENING, OWNER_BITS, RECEIVING, SENDING, SUSPENDED, Owner
 
 # Owner, nanoseconds, owner, nanoseconds, …: from each moment on the time is that owner's. A call of `receive` or `send`
 # adds RECEIVING or SENDING to the owner. A deque, because a list that grows is moved now and then, which takes time of
@@ -175,12 +175,39 @@ class ArgumentSearch:
 # ---- probes -----------------------------------------------------------------------------------------------------
 
 
-def _message_probes(timeline: Log, clock: Clock) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _receiving_after_body(timeline: Log, clock: Clock, starter: Sequence[Owner | None]) -> Callable[..., Any]:
+    """Return the coroutine function that calls a `receive` after the body, in which a layer outside may work.
+
+    The wait for the disconnect, most often in a task of its own, is no row's. `starter` has the owner that started the
+    running task, None where steps are not logged: then a log of what another task does could not be told apart.
+    """
+    log = timeline.append
+
+    async def after_body(outer: Owner, ask: Callable[..., Any], arguments: Any, named: Any) -> Any:
+        before, started = timeline[-2], starter[0]
+        if before == SUSPENDED or started is None:
+            return await ask(*arguments, **named)
+        listens = before >= LISTENING or before == started
+        log(outer | LISTENING if listens else outer)
+        log(clock())
+        try:
+            return await ask(*arguments, **named)
+        finally:
+            log(before & OWNER_BITS if OWNER_BITS < before < LISTENING else before)
+            log(clock())
+
+    return after_body
+
+
+def _message_probes(
+    timeline: Log, clock: Clock, starter: Sequence[Owner | None]
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return functions that put a probe round a `receive` and round a `send`, given the owner and the owner outside.
 
     Afterwards the row goes on that called: code further inside may use what a layer keeps in a context variable.
+    `starter` has the owner that started the running task.
     """
-    log = timeline.append
+    log, after_body = timeline.append, _receiving_after_body(timeline, clock, starter)
 
     def receiving(owner: Owner, outer: Owner, receive: Any) -> Any:
         body_over, asked = False, outer | RECEIVING
@@ -188,8 +215,7 @@ def _message_probes(timeline: Log, clock: Clock) -> tuple[Callable[..., Any], Ca
         async def probed_receive(*arguments: Any, **named: Any) -> Any:
             nonlocal body_over
             if body_over:
-                # After the body comes the wait for the disconnect, most often in a task of its own: no row works.
-                return await ask(*arguments, **named)
+                return await after_body(outer, ask, arguments, named)
             before = timeline[-2]
             if before == SUSPENDED:  # in a thread that the layer has started: its time until here is the layer's
                 before = owner
@@ -309,15 +335,23 @@ def _probe_of_awaitable(timeline: Log, clock: Clock) -> Callable[[Owner, Awaitab
     return awaited
 
 
-def probe_for(timeline: Log, clock: Clock, *, plain: bool, inside: Collection[Owner] | None) -> Probe:
+def probe_for(
+    timeline: Log,
+    clock: Clock,
+    starter: Sequence[Owner | None],
+    *,
+    plain: bool,
+    inside: Collection[Owner] | None,
+) -> Probe:
     """Return a probe for coroutine functions, or for `plain` functions, whose code runs as soon as they are called.
 
-    `inside` are the owners of an endpoint whose parts have probes.
+    `starter` has the owner that started the running task. `inside` are the owners of an endpoint whose parts have
+    probes.
     """
     log = timeline.append
     # One of the two is called inside the layer and the other outside, because half of a probe is charged to each side.
     receiving, sending = (
-        _message_probes(timeline, clock) if inside is None else _message_probes_inside(timeline, clock, inside)
+        _message_probes(timeline, clock, starter) if inside is None else _message_probes_inside(timeline, clock, inside)
     )
     awaited = _probe_of_awaitable(timeline, clock)
 

@@ -159,7 +159,8 @@ class Probes:
         plain = is_plain(site.function)
         if isinstance(site.reader, FrameworkReader):
             return framework_probe_for(self.log, self.clock, plain=plain)
-        return probe_for(self.log, self.clock, plain=plain, inside=self._inside if self.opened else None)
+        inside = self._inside if self.opened else None
+        return probe_for(self.log, self.clock, self._steps.starter, plain=plain, inside=inside)
 
     @contextmanager
     def doubled(self, index: EntryIndex, blanks: BlankLayers) -> Iterator[None]:

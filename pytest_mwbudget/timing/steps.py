@@ -21,7 +21,7 @@ from ..asgi import loops
 from ..interpreter import internals
 from ..interpreter.clocks import Clock
 from ..interpreter.identity import class_name, is_a
-from ..model.stack import ASIDE, SUSPENDED, Owner
+from ..model.stack import ASIDE, LISTENING, SUSPENDED, Owner
 from .probe_code import Log
 
 # The types of asyncio's own callbacks, which hold their task: a step in C, a wakeup in C, both in Python.
@@ -57,6 +57,8 @@ class Steps:
     clock: Clock
     others: Owner
     tasks: dict[Any, _Task] = field(default_factory=dict)
+    # The owner that started the task of the current step, None while steps are not logged.
+    starter: list[Owner | None] = field(default_factory=lambda: [None])
     # Returns the running task.
     running: Callable[[], Any] = asyncio.current_task
     on: bool = False
@@ -69,7 +71,7 @@ class Steps:
             with self._of_trio(loop) if isinstance(loop, loops.TrioLoop) else self._of_asyncio(loop.loop):
                 yield
         finally:
-            self.on = False
+            self.on, self.starter[0] = False, None
             self.tasks.clear()
 
     def forget_ended(self) -> None:
@@ -82,6 +84,8 @@ class Steps:
         state = self.tasks.get(self.running()) if self.tasks else None
         if state is not None:  # an eager task is known after its first step
             state.born = self.others
+        if self.on:
+            self.starter[0] = self.others
 
     def _started(self, task: Any) -> _Task:
         """Note that the current owner has started a task."""
@@ -91,7 +95,8 @@ class Steps:
 
     def _resume(self, state: _Task) -> None:
         now = self.clock()
-        if state.resumes == state.born:
+        self.starter[0] = state.born
+        if state.resumes == state.born or state.resumes >= LISTENING:
             self.timeline.extend((ASIDE, now, state.born, now))
         else:
             self.timeline.extend((state.resumes, now))
@@ -237,12 +242,13 @@ def _stepped_by(callback: Callable[..., Any]) -> object | None:
 
 def _logging(steps: Steps) -> tuple[Callable[..., None], Callable[..., None]]:
     """Return functions that run a step of a task, and another callback, and log it."""
-    timeline, clock = steps.timeline, steps.clock
+    timeline, clock, starter = steps.timeline, steps.clock, steps.starter
     log = timeline.append
 
     def stepped(state: _Task, step: Callable[..., Any], /, *arguments: Any) -> None:
         owner, now = state.resumes, clock()
-        if owner == state.born:
+        starter[0] = state.born
+        if owner == state.born or owner >= LISTENING:
             log(ASIDE)
             log(now)
         log(owner)
