@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 import sys
 import threading
@@ -585,6 +586,21 @@ def test_an_app_that_is_entered_again_inside_its_layers_is_no_layer() -> None:
     assert stack.outside
     assert [layer.name for _, layer in stack.layers] == ["Noop"]
     assert stack.endpoint == 2
+
+
+def test_a_task_without_the_context_of_the_request_is_inside_the_layer_that_starts_it() -> None:
+    class Apart(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            inside = self.app(scope, receive, send)
+            await asyncio.create_task(inside, context=contextvars.Context())
+
+    stack = stack_of(Noop(Apart(Slots(hello))))
+    assert [(layer.name, layer.runs_task) for _, layer in stack.layers] == [
+        ("Noop", False),
+        ("Apart", True),
+        ("Slots", False),
+    ]
+    assert [entry.parent for entry in stack.entries] == [None, 0, 1, 2]
 
 
 def test_an_object_that_wraps_two_apps_is_two_layers() -> None:

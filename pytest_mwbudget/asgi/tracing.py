@@ -258,8 +258,9 @@ class Trace:
         inherited = _current.get()
         if inherited is not None:
             inherited = inherited.innermost_open()
-        if inherited is None and threading.get_ident() != self._thread:
-            # The thread has no context of the request: the call that was entered last and waits handed it over.
+        if inherited is None:
+            # A thread or a task without the context of the request: the call that was entered last and waits handed it
+            # over.
             inherited = next((call for call in reversed(self.calls) if not call.over), None)
         return inherited if inherited in self.calls else None
 
