@@ -99,7 +99,9 @@ class GitHub:
             "GITHUB_REPOSITORY": "shop/shop",
             "RUNNER_TEMP": str(machine.temporary),
         }
+        workflow = "octo/shop/.github/workflows/api.yml@refs/pull/7/merge"
         of_job = {"job": "budgets", "run_id": self.runs, "run_attempt": 1, "token": "of-the-job", **github}
+        of_job["workflow_ref"] = workflow
         known = {"github": of_job, "strategy": {"job-index": 0}, "runner": {"temp": str(machine.temporary)}, **contexts}
         return Steps(self, machine, known).run(steps)
 

@@ -73,7 +73,7 @@ pythonpath = .
 filterwarnings = ignore:Using .httpx.
 mw_budget_max_time = 0.1
 """
-MARK = "<!-- mw-budget budgets-0 -->"
+MARK = "<!-- mw-budget octo/shop/.github/workflows/api.yml@refs/pull/7/merge budgets-0 -->"
 MAIN = {"event_name": "push", "ref": "refs/heads/main"}
 PULL_REQUEST = {"event_name": "pull_request", "ref": "refs/pull/7/merge", "event": {"number": 7}}
 
