@@ -285,6 +285,14 @@ def test_counts_have_a_line_for_each_row() -> None:
     lines = {line.text: line.style for line in terminal(Versus([], compared(exact, ranged, new, nothing)), 99)}
     assert lines["Work: tasks 1 → 3, objects 10 → 12 (1 to 2 more objects)"] == "red"
     assert "New: objects 7 (new)" in lines
+    # Alike in each of three pairs, which may be by chance; and one that varies round zero.
+    likely = Change("Work", "tasks", "unclear", exactly(0), exactly(2), Estimate(2, 0, 2), most=2, verdict="pass")
+    varies = Change("Other", "objects", "unclear", exactly(9), exactly(10), Estimate(1, -3, 5))
+    lines = {line.text: line.style for line in terminal(Versus([], compared(likely, varies)), 99)}
+    assert [line for line in lines if line.startswith(("Work", "Other"))] == [
+        "Work: tasks 0 → 2 (unclear: between 0 fewer tasks and 2 more tasks)"
+    ]
+    assert "of 2 counts, 1 changed" in lines
 
 
 def test_times_beside_the_self_time_are_named() -> None:

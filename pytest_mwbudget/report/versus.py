@@ -165,7 +165,14 @@ def _changed(change: Change) -> bool:
         return not change.traits.counted or any(end.high > 0 for end in (change.before, change.after) if end)
     if change.word == "not measured":
         return not change.traits.counted
-    return change.reason is None and (change.verdict in ("fail", "undecided") or change.word in CERTAIN)
+    told = change.verdict in ("fail", "undecided") or change.word in CERTAIN or _is_alike(change)
+    return change.reason is None and told
+
+
+def _is_alike(change: Change) -> bool:
+    """Whether a count changed alike in each of a few pairs, so that the change is likely and not yet certain."""
+    by = change.change
+    return change.traits.counted and by is not None and by.estimate != 0 and 0 in (by.low, by.high)
 
 
 def _number(change: Change, value: float) -> str:
