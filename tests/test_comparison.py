@@ -253,6 +253,7 @@ def run(**said: Any) -> Run:
         (run(processor=None), False, True),
         (run(processor="unknown processor"), False, True),
         (run(platform="Linux-5.10-aarch64-with-glibc2.31"), False, False),
+        (run(platform="Linux-6.1.0-13-arm64-aarch64-with-glibc2.36"), False, False),
         (run(platform="macOS-14.4-arm64-arm-64bit"), False, False),
         (run(platform="Windows-10-10.0.19045-SP0"), False, False),
         (run(python="3.13.2"), False, True),
@@ -263,6 +264,12 @@ def run(**said: Any) -> Run:
 def test_times_need_the_same_processor_and_interpreter_and_counts_the_same_minor_version(later, times, both):
     limits = comparable(RUN, later, "asyncio", "asyncio")
     assert (limits.times is None, limits.counts is None) == (times, both)
+
+
+def test_the_kernel_of_another_distribution_is_no_other_machine():
+    debian, ubuntu = "Linux-6.1.0-13-amd64-x86_64-with-glibc2.36", "Linux-6.8.0-azure-x86_64-with-glibc2.39"
+    assert comparable(run(platform=debian), run(platform=ubuntu), "asyncio", "asyncio") == Comparable()
+    assert run(platform=debian).machine == "Linux x86_64"
 
 
 def test_another_loop_is_not_comparable():

@@ -499,6 +499,57 @@ def test_an_app_that_gets_a_copy_of_the_request_is_not_the_endpoint(around: Call
     assert stack.entries[stack.endpoint].callee is hello
 
 
+class Fallback(Noop):
+    """Try an app, and another one if it answers 404."""
+
+    def __init__(self, app: App, other: App) -> None:
+        self.app, self.other = app, other
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        kept: list[Any] = []
+
+        async def buffering(message: Any) -> None:
+            kept.append(message)
+
+        await self.app(scope, receive, buffering)
+        if kept[0]["status"] == 404:
+            await self.other(scope, receive, send)
+            return
+        for message in kept:
+            await send(message)
+
+
+async def nothing_here(scope: Any, receive: Any, send: Any) -> None:
+    await respond(send, status=404)
+
+
+async def nowhere(scope: Any, receive: Any, send: Any) -> None:
+    await respond(send, status=404)
+
+
+class Acknowledges(Noop):
+    """Answer at once, and let the app inside do the work."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def drop(message: Any) -> None:
+            pass
+
+        await PlainTextResponse("accepted", 202)(scope, receive, send)
+        await self.app(scope, receive, drop)
+
+
+def test_an_app_that_is_called_in_place_of_another_one_is_the_endpoint() -> None:
+    """What a buffer takes is no answer, and neither is that of the layer itself."""
+    stack = stack_of(Noop(Fallback(Fallback(nothing_here, Noop(hello)), nowhere)))
+    assert [layer.name for _, layer in stack.layers][-1] == "Noop#2"
+    assert stack.endpoint is not None
+    assert stack.entries[stack.endpoint].callee is hello
+    stack = stack_of(Noop(Acknowledges(Noop(hello))))
+    assert [layer.name for _, layer in stack.layers] == ["Noop#1", "Acknowledges", "Noop#2"]
+    assert stack.endpoint is not None
+    assert stack.entries[stack.endpoint].callee is hello
+
+
 async def passing(request: Any, call_next: Any) -> Any:
     return await call_next(request)
 

@@ -230,10 +230,13 @@ def test_tasks_that_a_request_leaves_are_noticed_and_take_a_part_of_its_time() -
         return call.leaves, exchange.elapsed_ns / CALL_NS
 
     class Starts(Noop):
-        """Starts a worker with the first request, which stays."""
+        """Starts a worker with the third request, which stays."""
+
+        requests = 0
 
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            if not hasattr(self, "task"):
+            self.requests += 1
+            if self.requests == 3:
                 self.task = asyncio.create_task(asyncio.sleep(60))
             await self.app(scope, receive, send)
 
@@ -353,16 +356,53 @@ def test_eager_tasks_are_their_layers() -> None:
     assert_charged(calls(Noop(Late(PassesOn(Noop(hello)))), "asyncio", eager), row=2)
 
 
+def test_a_task_of_a_custom_factory_goes_on_as_the_layer_that_it_has_entered() -> None:
+    class WorksLate(Noop):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await asyncio.sleep(0.001)
+            work()
+            await self.app(scope, receive, send)
+
+    async def before() -> None:
+        asyncio.get_running_loop().set_task_factory(
+            lambda loop, coroutine, **named: asyncio.Task(coroutine, loop=loop, **named)
+        )
+
+    assert_charged(calls(Noop(PassesOn(WorksLate(Noop(hello)))), "asyncio", before), row=3)
+
+
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="no eager tasks")
-@pytest.mark.parametrize("way", ["factory", "keyword"])
+def test_a_listener_that_is_started_eagerly_takes_no_wait() -> None:
+    """Its time is what it works in `receive`, not that until the disconnect."""
+
+    async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+        async def listen() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        await receive()
+        listener = asyncio.create_task(listen())
+        await asyncio.sleep(0)
+        work()
+        await respond(send)
+        await listener
+
+    async def eager() -> None:
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined, unused-ignore]
+
+    assert_charged(calls(Noop(Yields(Noop(endpoint))), "asyncio", eager), row=4)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="no eager tasks")
+@pytest.mark.parametrize("way", ["factory", "keyword", "both"])
 def test_what_runs_beside_an_eager_task_is_its_layers(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first step of the app runs inside the construction of the task, up to a suspension further inside."""
-    monkeypatch.setattr(steps, "EAGER_START", way == "keyword")
+    monkeypatch.setattr(steps, "EAGER_START", way != "factory")
 
     class Beside(Noop):
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             loop: Any = asyncio.get_running_loop()
-            eager = {"eager_start": True} if way == "keyword" else {}
+            eager = {"eager_start": True} if way != "factory" else {}
             task = loop.create_task(self.app(scope, receive, send), **eager)
             work()
             await task
@@ -370,12 +410,15 @@ def test_what_runs_beside_an_eager_task_is_its_layers(way: str, monkeypatch: pyt
     async def before() -> None:
         loop: Any = asyncio.get_running_loop()
         task: Any = asyncio.Task
-        if way == "factory":
-            loop.set_task_factory(
-                lambda loop, coroutine, **named: task(coroutine, loop=loop, **{"eager_start": True, **named})
-            )
-        else:  # as from Python 3.14 on
-            loop.create_task = lambda coroutine, **named: task(coroutine, loop=loop, **named)
+
+        def made(loop: Any, coroutine: Any, **named: Any) -> Any:
+            return task(coroutine, loop=loop, **{"eager_start": True, **named})
+
+        if way != "keyword":
+            loop.set_task_factory(made)
+        if way != "factory":  # as from Python 3.14 on
+            factory = loop.get_task_factory() or made
+            loop.create_task = lambda coroutine, **named: factory(loop, coroutine, **named)
 
     assert_charged(calls(Noop(Beside(Yields(Noop(hello)))), "asyncio", before), row=2)
 

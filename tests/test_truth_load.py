@@ -220,9 +220,9 @@ def test_a_layer_without_which_the_app_does_less_passes_by_its_own_time() -> Non
 def test_a_lock_is_named_with_its_wait(clients: int, monkeypatch: pytest.MonkeyPatch) -> None:
     layer, spans, made = Lock(ok), [], bursts._Driver._observed
 
-    async def noted(self: Any, clients: int, requests: int) -> Any:
+    async def noted(self: Any, clients: int, *arguments: Any) -> Any:
         begin = len(layer.us)
-        observation = await made(self, clients, requests)
+        observation = await made(self, clients, *arguments)
         spans.append(fmean(layer.us[begin + clients :]))
         return observation
 

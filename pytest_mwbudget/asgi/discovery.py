@@ -317,7 +317,8 @@ def _comes_after_the_answer(call: TracedCall, trace: Trace) -> bool:
         return False
     before = takewhile(lambda other: other is not call, trace.calls)
     around = {*call.outer()}
-    return any(other.sent and other not in around for other in before)
+    # A layer that sends a response and then calls the app has answered itself.
+    return any(other.sent and other not in around and not is_response(other.callee) for other in before)
 
 
 def _is_decorated(call: TracedCall) -> bool:

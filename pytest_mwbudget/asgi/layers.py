@@ -189,8 +189,13 @@ def is_entered_again(callee: object, function: Function | None, entries: Sequenc
     An object that wraps two apps in the same way is two layers.
     """
     before = [entry.function for entry in entries if entry.callee is callee]
-    other = function is None or any(each is None or each.__code__ is not function.__code__ for each in before)
+    other = function is None or any(each is None or _own_code(each) is not _own_code(function) for each in before)
     return bool(before) and other and not is_function(callee)
+
+
+def _own_code(function: Function) -> object:
+    """Return the code of a function; of one in a decorator, that of the decorated function."""
+    return getattr(vars(function).get("__wrapped__"), "__code__", function.__code__)
 
 
 # ---- layers that are measured together ------------------------------------------------------------------------------

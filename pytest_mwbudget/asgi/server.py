@@ -46,7 +46,7 @@ TRAILERS = "http.response.trailers"
 BAD_REQUEST = 400
 # A response that has more than this many pieces, and PIECES_FACTOR times as many as those before it, does not end.
 MOST_PIECES, PIECES_FACTOR = 10_000, 10
-# The calls after which tasks that they leave are looked for. The first call may start what stays.
+# The calls after which tasks that they leave are looked for. The first call may start what stays, and so may another.
 LOOKED_AT = range(1, 9)
 # The remedy when a later call is not like the first.
 REPEATS = (
@@ -214,8 +214,11 @@ class Caller:
     pieces: int = 0
     # The scope of the latest call.
     scope: Scope = field(default_factory=dict)
-    # Whether calls leave tasks that they have started, of which the time inside the app contains the first steps.
+    # Whether most calls leave tasks that they have started, of which the time inside the app contains the first steps;
+    # and how many of those that were looked at leave some.
     leaves: bool = False
+    left: int = 0
+    looked_at: int = 0
 
     async def __call__(self, observer: Observer | None = None) -> Exchange:
         """Make one request in a task and a context of its own; `elapsed_ns` is the time inside the app.
@@ -287,11 +290,11 @@ class Caller:
                     await self._first(scope, exchange)
                 else:
                     await self.app(scope, exchange.receive, exchange.send)
+                self._note_left(before)
                 if self.leaves:
                     await self.loop.settle()
             finally:
                 exchange.elapsed_ns = self.clock() - begin
-            self._note_left(before)
         except (SystemExit, GeneratorExit, Exception, BaseExceptionGroup) as error:
             ended = _exit_in(error)
             if ended is None:
@@ -309,9 +312,12 @@ class Caller:
             raise self._repetition_error(error, exchange, observed=observer is not None) from error
 
     def _note_left(self, before: Collection[object] | None) -> None:
-        """Note whether a call has left tasks, if `before` has the coroutines before it."""
-        if before is not None and not self.leaves:
-            self.leaves = any(coroutine not in before for coroutine in self.loop.coroutines())
+        """Note whether a call has left tasks; `before` has the coroutines before it, None if nobody looks."""
+        if before is None:
+            return
+        self.looked_at += 1
+        self.left += any(coroutine not in before for coroutine in self.loop.coroutines())
+        self.leaves = 2 * self.left > self.looked_at
 
     async def _first(self, scope: Scope, exchange: Exchange) -> None:
         """Make the first call, and check the app's answer and messages. In later calls checks would be measured."""

@@ -95,6 +95,8 @@ class Trace:
     # Plain data, because an app may copy the scope deeply, or send it to another process.
     _name: str = field(default_factory=lambda: f"request {next(_numbers)}")
     _thread: int = 0
+    # The coroutines of the tasks that were there before the request, by identity.
+    _before: dict[int, object] = field(default_factory=dict)
     _began_thread: bool = False
 
     async def observe(self, app: Any, scope: Any, receive: Any, send: Any) -> None:
@@ -112,6 +114,7 @@ class Trace:
         self._call_of = dict.fromkeys(internals.with_callers(sys._getframe()))
         self.opening.begin()
         self._thread = threading.get_ident()
+        self._before = {id(coroutine): coroutine for coroutine in loops.current().coroutines()}
         others = len(sys._current_frames()) > 1
         try:
             with profiled(self._profile) as every:
@@ -126,6 +129,7 @@ class Trace:
                 self._note_function(call, function)
             self.opening.end()
             self._call_of.clear()
+            self._before.clear()
 
     def _note_function(self, call: TracedCall, function: Function | None) -> None:
         """Note the function that a call entered, and its hook: now it can be told from others with equal cells."""
@@ -238,12 +242,17 @@ class Trace:
 
     def _note_sent(self, frame: FrameType, senders: Sequence[TracedCall]) -> None:
         """Note who sends in a call of a `send`: the calls around it that have this `send`, and those around them."""
-        caller, sent, ends = self._calling(frame), False, _ends(frame)
-        if caller is not None:
-            for call in (caller, *caller.outer()):
-                sent = sent or call in senders
-                call.sent = call.sent or sent
-                call.complete = call.complete or (ends and call in senders)
+        caller, sender = self._calling(frame), None
+        if caller is None:
+            return
+        ends = _ends(frame)
+        for call in (caller, *caller.outer()):
+            if sender is None and call in senders:
+                sender = call
+            call.sent = call.sent or sender is not None
+            # Not one further outside whose `send` has the same code only, such as another buffer.
+            if ends and sender is not None and call.call.send is sender.call.send:
+                call.complete = True
 
     def _calling(self, frame: FrameType) -> TracedCall | None:
         """Return the ASGI call inside which a frame runs: on its own stack, or else where its task was made."""
@@ -258,11 +267,16 @@ class Trace:
         inherited = _current.get()
         if inherited is not None:
             inherited = inherited.innermost_open()
-        if inherited is None:
+        if inherited is None and (threading.get_ident() != self._thread or self._is_new(loops.running_task())):
             # A thread or a task without the context of the request: the call that was entered last and waits handed it
             # over.
             inherited = next((call for call in reversed(self.calls) if not call.over), None)
         return inherited if inherited in self.calls else None
+
+    def _is_new(self, task: Any) -> bool:
+        """Return whether a task was not there before the request."""
+        coroutine = getattr(task, "coro", None) or (None if task is None else task.get_coro())
+        return coroutine is not None and id(coroutine) not in self._before
 
     def _is_of_this_request(self, scope: dict[Any, Any], receive: object, send: object) -> bool:
         """Return whether a call passes the request on, perhaps in a new scope that shares objects with an earlier one.

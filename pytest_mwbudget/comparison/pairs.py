@@ -103,7 +103,7 @@ class _Series:
         if self.why is not None:
             ends = _exactly(before_us), _exactly(after_us)
             unknown = judged(Change(self.row, self.quantity, "not measured", *ends), allowed)
-            return _Evaluated(replace(unknown, reason=self.why), unknown.verdict is not None)
+            return _Evaluated(replace(unknown, reason=self.why), unknown.verdict is not None and TOO_FEW in self.why)
         if before_us is None or after_us is None:
             word: ChangeWord = "new" if before_us is None else "gone"
             return _Evaluated(Change(self.row, self.quantity, word, _exactly(before_us), _exactly(after_us)))

@@ -49,5 +49,5 @@ class Run:
     @property
     def machine(self) -> str:
         """The operating system and the machine without their versions, such as `Linux x86_64`."""
-        machine = MACHINE.search(self.platform)
-        return " ".join([self.platform.partition("-")[0], *([machine[1]] if machine else [])])
+        # The name of Debian's kernel has a machine, too, before that of Python.
+        return " ".join([self.platform.partition("-")[0], *MACHINE.findall(self.platform)[-1:]])

@@ -181,11 +181,18 @@ class Steps:
         def constructed(*arguments: Any, **named: Any) -> Any:
             if not self.on:
                 return constructor(*arguments, **named)
-            starter = Owner(self.timeline[-2])
-            task = constructor(*arguments, **named)
-            if not task.done():
-                self.tasks[task] = _Task(starter, Owner(self.timeline[-2]))
-            if self.timeline[-2] != starter:
+            starter, started_by = Owner(self.timeline[-2]), self.starter[0]
+            self.starter[0] = starter
+            try:
+                task = constructor(*arguments, **named)
+            finally:
+                self.starter[0] = started_by
+            state, current = self.tasks.get(task), Owner(self.timeline[-2])
+            if state is None and not task.done():
+                self.tasks[task] = _Task(starter, current)
+            elif state is not None and current != starter:  # its next step may hold this state
+                state.born, state.resumes = starter, current
+            if current != starter:
                 self.timeline.extend((starter, self.clock()))
             return task
 
