@@ -52,6 +52,8 @@ STARLETTE_KEYS = {"app", "router", "endpoint", "path_params", "starlette.excepti
 BODY = b"payload"
 # Forms whose parameters do not have the names `scope`, `receive` and `send`.
 NAMELESS = ("no-op DecoratedPlainly", "no-op OtherNames", "no-op StarArguments")
+# A layer with this habit calls another app when its own `send` has had the last message of a response.
+MIRRORS = "mirrors after the answer"
 # Forms that call the app inside with these names.
 NAMING = ("no-op Keywords", "class that passes keywords")
 # Habits that use objects bound to the event loop of the request.
@@ -1209,6 +1211,10 @@ def is_telling(stack: Stack) -> bool:
     answering = sum(NOW_AND_THEN in layer.habits for layer in stack.layers)
     # Such a layer answers 200, as the usual request must.
     if answering > 1 or (answering and (stack.endpoint == "raises" or "answers by itself" in _habits(stack))):
+        return False
+    # With other habits of its layer, and in the first of two entries, the last message may come later.
+    mirroring = [layer.habits for layer in stack.layers if MIRRORS in layer.habits]
+    if mirroring and (max(map(len, mirroring)) > 1 or "enters its inside twice" in _habits(stack)):
         return False
     nameless = any(
         ("answers by itself" in outer.habits or outer.form in NAMING) and inner.form in NAMELESS

@@ -242,17 +242,15 @@ class Trace:
 
     def _note_sent(self, frame: FrameType, senders: Sequence[TracedCall]) -> None:
         """Note who sends in a call of a `send`: the calls around it that have this `send`, and those around them."""
-        caller, sender = self._calling(frame), None
+        caller, sent = self._calling(frame), False
         if caller is None:
             return
         ends = _ends(frame)
         for call in (caller, *caller.outer()):
-            if sender is None and call in senders:
-                sender = call
-            call.sent = call.sent or sender is not None
-            # Not one further outside whose `send` has the same code only, such as another buffer.
-            if ends and sender is not None and call.call.send is sender.call.send:
-                call.complete = True
+            sent = sent or call in senders
+            call.sent = call.sent or sent
+            # Another `send` may have the same code, such as that of another buffer.
+            call.complete = call.complete or (ends and call in senders and _is_call_of(frame, call.call.send))
 
     def _calling(self, frame: FrameType) -> TracedCall | None:
         """Return the ASGI call inside which a frame runs: on its own stack, or else where its task was made."""
@@ -328,6 +326,18 @@ def held_by_scope(scope: dict[Any, Any]) -> Iterator[object]:
     headers: Any = dict.get(scope, "headers")
     if is_a(headers, list, tuple):
         yield from (pair for pair in headers if type(pair) is tuple)
+
+
+def _is_call_of(frame: FrameType, callee: object) -> bool:
+    """Return whether a frame is of a call of this function, method or object: it has its cells, and its instance."""
+    function, values = next(functions_called(callee), None), frame.f_locals
+    if function is None or function.__code__ is not frame.f_code:
+        return False
+    cells = zip(frame.f_code.co_freevars, function.__closure__ or (), strict=True)
+    held = [(values.get(name), cell.cell_contents) for name, cell in cells if name in values]
+    if function is not callee and frame.f_code.co_argcount:
+        held.append((values.get(frame.f_code.co_varnames[0]), getattr(callee, "__self__", callee)))
+    return all(value is own for value, own in held)
 
 
 def _ends(frame: FrameType) -> bool:
