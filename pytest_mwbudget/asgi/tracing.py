@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import count
-from types import CodeType, CoroutineType, FrameType
+from types import CodeType, CoroutineType, FrameType, MethodType
 from typing import Any
 
 from ..errors import MeasurementError, described
@@ -336,7 +336,8 @@ def _is_call_of(frame: FrameType, callee: object) -> bool:
     cells = zip(frame.f_code.co_freevars, function.__closure__ or (), strict=True)
     held = [(values.get(name), cell.cell_contents) for name, cell in cells if name in values]
     if function is not callee and frame.f_code.co_argcount:
-        held.append((values.get(frame.f_code.co_varnames[0]), getattr(callee, "__self__", callee)))
+        instance = callee.__self__ if type(callee) is MethodType else callee
+        held.append((values.get(frame.f_code.co_varnames[0]), instance))
     return all(value is own for value, own in held)
 
 
