@@ -346,7 +346,7 @@ def test_a_limit_of_what_is_not_counted_is_undecided() -> None:
     sentences = [sentence for _, sentence in versus.sentences()]
     assert sentences[0].startswith("undecided: ")
     assert "bytecodes not counted, so --fail cannot limit them: it varies" in sentences[0]
-    assert "undecided: 2 more limits of what is not known" in sentences
+    assert "undecided: 2 more limits on figures that are not known" in sentences
     assert sentences[-1] == "of 0 counts, none changed"
     assert not versus.certain
     assert Versus([], Comparison()).certain

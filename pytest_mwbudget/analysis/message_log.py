@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ..model.stack import HARNESS, LISTENING, OWNER_BITS, SUSPENDED
+from ..model.stack import HARNESS, LISTENING, OWNER_BITS, SENDING, SUSPENDED
 from .event_log import Spent, carrying_on
 
 # The messages that only begin: the start of a response and the first part of its body, with which layers do what they
@@ -96,9 +96,8 @@ def message_times(log: Sequence[int], owners: int) -> MessageTimes:
     log = carrying_on(log, owners)
     owner, since, waited = int(HARNESS), log[3] if len(log) > 3 else 0, 0
     for number, (raw, now) in enumerate(zip(log[2::2], log[3::2], strict=True)):
-        following, flag = (raw & OWNER_BITS, raw // (OWNER_BITS + 1)) if OWNER_BITS < raw < LISTENING else (raw, 0)
-        if following >= LISTENING:  # no message passes
-            following &= OWNER_BITS
+        # With LISTENING no message passes.
+        following, flag = (raw & OWNER_BITS, raw % LISTENING // SENDING) if raw > OWNER_BITS else (raw, 0)
         if owner < HARNESS:  # no message passes
             waited += now - since
             if following >= HARNESS:

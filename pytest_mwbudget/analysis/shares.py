@@ -126,7 +126,7 @@ def occupied(busy: float, could: float, *, known: bool) -> float | None:
 
 
 def alone(share: float) -> float:
-    """Return the factor from what a layer adds to the latency to what it takes itself.
+    """Return the factor that turns the latency that a layer adds into its self time.
 
     The thread is `occupied` for this share of the time. Requests wait for it about as in a queue, so the latency
     contains what a layer takes 1 / (1 - share)² times.

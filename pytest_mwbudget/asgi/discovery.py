@@ -311,7 +311,7 @@ def _is_helper(call: TracedCall, trace: Trace) -> bool:
 def _comes_after_the_answer(call: TracedCall, trace: Trace) -> bool:
     """Return whether another app has answered, and this one is called besides: to mirror or to audit the request.
 
-    What it sends goes nowhere if the layer that calls it has sent a whole response.
+    Once the calling layer has sent a whole response, nothing that this app sends reaches the client.
     """
     if (call.sent and not call.late) or trace.unwatched:
         return False

@@ -194,7 +194,7 @@ def is_entered_again(callee: object, function: Function | None, entries: Sequenc
 
 
 def _own_code(function: Function) -> object:
-    """Return the code of a function; of one in a decorator, that of the decorated function."""
+    """Return the code of a function, or of the function inside its decorator."""
     return getattr(vars(function).get("__wrapped__"), "__code__", function.__code__)
 
 

@@ -319,6 +319,11 @@ def _is_asyncios(callback: object) -> bool:
     return type(function) is FunctionType and str(function.__globals__.get("__name__")).startswith("asyncio.")
 
 
+def coroutines_by_id(loop: Loop) -> dict[int, object]:
+    """Return the coroutines of all tasks by identity, because a coroutine of the app may have a hash of its own."""
+    return {id(coroutine): coroutine for coroutine in loop.coroutines()}
+
+
 def current() -> Loop:
     """Return the loop that runs in this thread. Raises RuntimeError when no known loop runs."""
     trio = sys.modules.get("trio")

@@ -46,7 +46,7 @@ TRAILERS = "http.response.trailers"
 BAD_REQUEST = 400
 # A response that has more than this many pieces, and PIECES_FACTOR times as many as those before it, does not end.
 MOST_PIECES, PIECES_FACTOR = 10_000, 10
-# The calls after which tasks that they leave are looked for. The first call may start what stays, and so may another.
+# The calls that are checked for tasks that they leave behind. Any single call may start a task that stays.
 LOOKED_AT = range(1, 9)
 # The remedy when a later call is not like the first.
 REPEATS = (
@@ -214,8 +214,8 @@ class Caller:
     pieces: int = 0
     # The scope of the latest call.
     scope: Scope = field(default_factory=dict)
-    # Whether most calls leave tasks that they have started, of which the time inside the app contains the first steps;
-    # and how many of those that were looked at leave some.
+    # Whether most calls leave tasks behind, whose first steps then count as time inside the app. How many checked calls
+    # did, and how many calls were checked.
     leaves: bool = False
     left: int = 0
     looked_at: int = 0
@@ -278,7 +278,7 @@ class Caller:
     async def _run(self, exchange: Exchange, scope: Scope, observer: Observer | None) -> None:
         __tracebackhide__ = True
         task = self.loop.task()
-        before = {*self.loop.coroutines()} if self.calls in LOOKED_AT else None
+        before = loops.coroutines_by_id(self.loop) if self.calls in LOOKED_AT else None
         try:
             if observer is not None:
                 await observer(self.app, scope, exchange.receive, exchange.send)
@@ -311,12 +311,15 @@ class Caller:
             # It would cancel who awaits this task.
             raise self._repetition_error(error, exchange, observed=observer is not None) from error
 
-    def _note_left(self, before: Collection[object] | None) -> None:
-        """Note whether a call has left tasks; `before` has the coroutines before it, None if nobody looks."""
+    def _note_left(self, before: Collection[int] | None) -> None:
+        """Note whether a call left tasks behind.
+
+        `before` has the coroutines that existed before the call, or is None if the call is not checked.
+        """
         if before is None:
             return
         self.looked_at += 1
-        self.left += any(coroutine not in before for coroutine in self.loop.coroutines())
+        self.left += any(id(coroutine) not in before for coroutine in self.loop.coroutines())
         self.leaves = 2 * self.left > self.looked_at
 
     async def _first(self, scope: Scope, exchange: Exchange) -> None:

@@ -50,7 +50,7 @@ class TracedCall(Step):
     unawaited: bool = False
     # Its `send`, or that of a call inside it, was called.
     sent: bool = False
-    # The last message of a response went through its `send`. It began after that of a call around it.
+    # The last message of a response went through its `send`; or it began after a call around it was complete.
     complete: bool = False
     late: bool = False
     # That of an app whose framework is known.
@@ -114,7 +114,7 @@ class Trace:
         self._call_of = dict.fromkeys(internals.with_callers(sys._getframe()))
         self.opening.begin()
         self._thread = threading.get_ident()
-        self._before = {id(coroutine): coroutine for coroutine in loops.current().coroutines()}
+        self._before = loops.coroutines_by_id(loops.current())
         others = len(sys._current_frames()) > 1
         try:
             with profiled(self._profile) as every:
@@ -249,7 +249,7 @@ class Trace:
         for call in (caller, *caller.outer()):
             sent = sent or call in senders
             call.sent = call.sent or sent
-            # Another `send` may have the same code, such as that of another buffer.
+            # A different `send`, such as that of another buffer, may have the same code.
             call.complete = call.complete or (ends and call in senders and _is_call_of(frame, call.call.send))
 
     def _calling(self, frame: FrameType) -> TracedCall | None:

@@ -125,11 +125,11 @@ def _series(pairs: Sequence[tuple[RequestFigures, RequestFigures]], allowed: All
     """Yield the times of a request that both sides know in a pair, and those that a side does not know."""
     best_ns = min(figures.reference_ns or math.inf for pair in pairs for figures in pair)
     base, head = ([_times(figures, best_ns, allowed) for figures in side] for side in zip(*pairs, strict=True))
-    names = [{name for figures in side for name in _present(figures)} for side in zip(*pairs, strict=True)]
+    present = _present(pairs)
     keys = dict.fromkeys(key for times in (*base, *head) for key in times)
     if "us" in allowed:  # a layer that is so slow on both sides that neither knows its time
         untimed = dict.fromkeys(name for pair in pairs for figures in pair for name in _untimed(figures))
-        keys |= {(name, "us"): None for name in untimed if name in names[0] & names[1]}
+        keys |= {(name, "us"): None for name in untimed if name in present[0] & present[1]}
     for row, quantity in keys:
         before, after = ([times.get((row, quantity)) for times in side] for side in (base, head))
         both = [(a, b) for a, b in zip(before, after, strict=True) if a is not None and b is not None]
@@ -137,7 +137,7 @@ def _series(pairs: Sequence[tuple[RequestFigures, RequestFigures]], allowed: All
         if both:
             yield _Series(row, quantity, [a for a, _ in both], [b for _, b in both])
         else:
-            everywhere = all(row in of_side for of_side in names)
+            everywhere = all(row in of_side for of_side in present)
             yield _Series(row, quantity, known[0], known[1], _why_unknown(row, pairs, known) if everywhere else None)
 
 
@@ -176,9 +176,12 @@ def _rows(figures: RequestFigures) -> dict[str, RowFigures]:
     return {name: row for name, row in figures.rows.items() if not is_part(name)}
 
 
-def _present(figures: RequestFigures) -> Iterator[str]:
-    """Yield the rows that the request has."""
-    return (name for name, row in _rows(figures).items() if row.missing != NOT_ENTERED)
+def _present(pairs: Sequence[tuple[RequestFigures, RequestFigures]]) -> list[set[str]]:
+    """Return the rows that a request has on each of the two sides, in any of its processes."""
+    return [
+        {name for figures in side for name, row in _rows(figures).items() if row.missing != NOT_ENTERED}
+        for side in zip(*pairs, strict=True)
+    ]
 
 
 def _untimed(figures: RequestFigures) -> Iterator[str]:
@@ -272,9 +275,10 @@ class _Counts:
 def _counted(pairs: Sequence[tuple[RequestFigures, RequestFigures]]) -> Iterator[_Counts]:
     """Yield the counts of a request."""
     base, head = ([_rows(figures) for figures in side] for side in zip(*pairs, strict=True))
+    present = _present(pairs)
     for name in dict.fromkeys(name for rows in (*base, *head) for name in rows):
         before, after = ([rows.get(name, RowFigures()) for rows in side] for side in (base, head))
-        new, gone = (not any(name in _present(figures) for figures in side) for side in zip(*pairs, strict=True))
+        new, gone = (name not in of_side for of_side in present)
         for quantity in COUNTED:
             of_pairs = [(a.figures.get(quantity), b.figures.get(quantity)) for a, b in zip(before, after, strict=True)]
             reasons = (row.why[quantity] for row in (*before, *after) if quantity in row.why)

@@ -155,7 +155,10 @@ def names_of(rows: Iterable[Layer]) -> dict[str, list[str]]:
 
 
 def no_such(kind: Nameable, name: str, known: Mapping[str, Sequence[str]], where: str | None = None) -> str:
-    """Explain that a budget names no layer or part. `where` says of what it is missing, by default of a request."""
+    """Explain that a budget names a layer or part that does not exist.
+
+    `where` ends the clause that begins with "that", by default for a single request.
+    """
     others = [other for names in known.values() for other in names]
     have = f"The {kind}s are: {', '.join(known)}." if known else "The stack has no layers."
     possible: list[str] = []

@@ -49,5 +49,5 @@ class Run:
     @property
     def machine(self) -> str:
         """The operating system and the machine without their versions, such as `Linux x86_64`."""
-        # The name of Debian's kernel has a machine, too, before that of Python.
+        # Debian's kernel release names a machine too. Python's own name of the machine comes last.
         return " ".join([self.platform.partition("-")[0], *MACHINE.findall(self.platform)[-1:]])

@@ -91,7 +91,7 @@ class Versus:
             why = f"{change.quantity} {unknown}: {change.reason}"
             yield "undecided", f"undecided: {change.row} in {key.request}: {why}"
         if len(self.unknown) > MOST:
-            yield "undecided", f"undecided: {len(self.unknown) - MOST} more limits of what is not known"
+            yield "undecided", f"undecided: {len(self.unknown) - MOST} more limits on figures that are not known"
         for quantity in self.unmeasured:
             yield "undecided", f"undecided: {quantity}: no figure was measured that --fail could limit"
         if self.times:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import math
 import platform
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -228,6 +227,8 @@ def processor() -> str:
 
 def _stated(*command: str) -> str:
     """Return what a command of the system prints, empty without it."""
+    import subprocess  # only macOS needs it
+
     with suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()  # noqa: S603
     return ""
