@@ -15,7 +15,6 @@ from starlette.responses import StreamingResponse
 
 from pytest_mwbudget.analysis.event_log import Spent, spent
 from pytest_mwbudget.asgi import loops
-from pytest_mwbudget.interpreter.foreign_tools import garbage_collection_paused
 from pytest_mwbudget.model.stack import OTHERS
 from pytest_mwbudget.timing import steps
 from pytest_mwbudget.timing.probes import Probes
@@ -49,7 +48,7 @@ async def by_row(app: App, before: Callable[[], Awaitable[None]] | None = None) 
     for _ in range(2):
         await call()
     probes = Probes(stack, clock.read, suspending=not call.leaves, leaving=call.leaves)
-    with probes.installed(probes.probed), garbage_collection_paused():
+    with probes.installed(probes.probed):
         for _ in range(3):
             with clock:
                 await call(probes.watch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import itertools
 import operator
 import sys
@@ -19,7 +20,6 @@ from pytest_mwbudget.analysis.event_log import leaning_ns, passing_ns, spent
 from pytest_mwbudget.analysis.samples import BlankLayers, Null, Samples
 from pytest_mwbudget.asgi import server
 from pytest_mwbudget.asgi.stack import Stack
-from pytest_mwbudget.interpreter.foreign_tools import garbage_collection_paused
 from pytest_mwbudget.model.stack import probed_parent
 from pytest_mwbudget.timing.null_layers import DIVIDING
 from pytest_mwbudget.timing.probes import Probes
@@ -39,11 +39,13 @@ class CallClock:
         self.read = functools.partial(operator.getitem, self.now_ns, 0)
 
     def __enter__(self) -> CallClock:
+        gc.disable()  # the finalizers and callbacks that it calls would be counted as well
         sys.setprofile(self._seen)
         return self
 
     def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
+        gc.enable()
 
     def _seen(self, frame: FrameType, event: str, arg: object) -> None:
         self.now_ns[0] += CALL_NS * (event == "call")
@@ -59,8 +61,7 @@ def calls(
         call = await caller(app, options.pop("method", "GET"), url, **options)
         stack = view(await discovered(call))
         probes = Probes(stack, clock.read)
-        # Calls by the garbage collector would be counted as well.
-        with probes.installed(probes.probed), garbage_collection_paused():
+        with probes.installed(probes.probed):
             sent = await messages_by_entry(call, probes)
             samples = Samples(probes.probed, sent)
             split = samples.split
