@@ -260,14 +260,14 @@ def in_ms(name: str, key: str) -> Term:
 
 def of_gzip(figures: Figures) -> str:
     inline, thread = (
-        f"takes {shown(in_ms(name, 'layers_us'), figures)} ms and blocks the event loop for"
+        f"takes {shown(in_ms(name, 'layers_us'), figures)} ms, and the event loop is blocked for"
         f" {shown(in_ms(name, 'held_us'), figures)} ms"
         for name in ("GZip, inline", "GZip, thread")
     )
     return (
-        f"Compressing 1 MiB inline {inline}; in a thread, the default, it {thread}. The figure for 10 MiB is ten times"
-        " that of 1 MiB. The figures depend on the compressed text, and the authors did not publish theirs. Here, a hop"
-        " includes the wait for a thread, on a machine with two cores."
+        f"Compressed inline, 1 MiB {inline}. In a thread, which is the default, it {thread}. The figure for 10 MiB"
+        " is ten times that of 1 MiB. The figures depend on the compressed text, and the authors did not publish"
+        " theirs. Here, a hop includes the wait for a thread, on a machine with two cores."
     )
 
 

@@ -642,9 +642,9 @@ def pure_reason(rows: Rows) -> str | None:
         return None
     slow, quick = BARE_RPS
     return (
-        f"One do-nothing pure layer was published with {CASES['1 A'].published:.0f} µs and five with"
-        f" {CASES['5 A'].published:.0f}, so four more with {published_us('5 A', '1 A'):.0f}. Ours are {one:.2f} and"
-        f" {five:.2f} µs. The text's own app without layers moved between {slow:,} and {quick:,} RPS, by"
+        f"The text gives {CASES['1 A'].published:.0f} µs for one pure layer that does nothing and"
+        f" {CASES['5 A'].published:.0f} for five, so about {published_us('5 A', '1 A'):.0f} for four more. Ours are"
+        f" {one:.2f} and {five:.2f} µs. The text's own app without layers moved between {slow:,} and {quick:,} RPS, by"
         f" {rps(slow) - rps(quick):.0f} µs: what it calls the first layer's cost is mostly the difference of two runs."
     )
 

@@ -226,7 +226,11 @@ def test_objects_that_cannot_be_counted_are_not_compared(published: ModuleType) 
 @pytest.mark.parametrize(
     ("case", "rps", "told"),
     [
-        ("5 A", 2000, "One do-nothing pure layer was published with 76 µs and five with 333, so four more with 257"),
+        (
+            "5 A",
+            2000,
+            "The text gives 76 µs for one pure layer that does nothing and 333 for five, so about 257 for four more",
+        ),
         ("blog", 5000, "two runs of 200 and 98 µs"),
         ("1 pure, buffering", 5000, "two runs of 92 and 200 µs"),
         ("5 A, file", 1000, "373 µs (B) and 754 (A)"),

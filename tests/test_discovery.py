@@ -539,7 +539,7 @@ class Acknowledges(Noop):
 
 
 def test_an_app_that_is_called_in_place_of_another_one_is_the_endpoint() -> None:
-    """What a buffer takes is no answer, and neither is that of the layer itself."""
+    """Messages that go into a buffer are not an answer, nor is a response of the calling layer itself."""
     stack = stack_of(Noop(Fallback(Fallback(nothing_here, Noop(hello)), nowhere)))
     assert [layer.name for _, layer in stack.layers][-1] == "Noop#2"
     assert stack.endpoint is not None

@@ -372,7 +372,7 @@ def test_a_task_of_a_custom_factory_goes_on_as_the_layer_that_it_has_entered() -
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="no eager tasks")
 def test_a_listener_that_is_started_eagerly_takes_no_wait() -> None:
-    """Its time is what it works in `receive`, not that until the disconnect."""
+    """It is charged for its work in `receive`, not for its wait until the disconnect."""
 
     async def endpoint(scope: Any, receive: Any, send: Any) -> None:
         async def listen() -> None:
