@@ -172,6 +172,28 @@ def test_what_another_thread_takes_of_the_width_varies(width: int, share: float)
     assert shared([width * chance.uniform(share - 0.15, share + 0.15) for _ in range(200)])
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_counter_with_long_steps_does_not_make_a_core_look_shared(seed: int) -> None:
+    """Readings as `timing/_pipeline.c` takes them on a core that issues seven, whose counter steps by 26."""
+    chance = random.Random(seed)
+    per_cycle = chance.uniform(0.55, 0.75)
+
+    def ticks(cycles: float) -> int:
+        return int((chance.uniform(0, 26) + per_cycle * cycles * chance.gauss(1, 0.001)) // 26) * 26
+
+    assert shared([4 * ticks(6400) / ticks(25_600 / 7) for _ in range(40)]) is False
+
+
+@pytest.mark.parametrize(("width", "takes"), [(4, 0.3), (7, 0.27)])
+@pytest.mark.parametrize("pauses", [0.07, 0.2, 0.4])
+def test_another_thread_that_takes_the_same_share_until_it_pauses_is_seen(
+    width: int, takes: float, pauses: float
+) -> None:
+    chance = random.Random(7)
+    rests = [1.0 if chance.random() < pauses else 1 - takes for _ in range(2000)]
+    assert shared([width * rest * chance.gauss(1, 0.003) for rest in rests])
+
+
 def test_another_thread_that_always_takes_about_half_is_seen_too() -> None:
     chance = random.Random(7)
     assert shared([chance.uniform(1.95, 2.05) for _ in range(200)])

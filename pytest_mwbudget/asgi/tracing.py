@@ -249,7 +249,7 @@ class Trace:
         for call in (caller, *caller.outer()):
             sent = sent or call in senders
             call.sent = call.sent or sent
-            # A different `send`, such as that of another buffer, may have the same code.
+            # A `send` of another object, such as a second buffer, may have the same code.
             call.complete = call.complete or (ends and call in senders and _is_call_of(frame, call.call.send))
 
     def _calling(self, frame: FrameType) -> TracedCall | None:

@@ -59,7 +59,7 @@ def work_ns(clock: Callable[[], int], calls: int) -> float:
 
 
 def issue_width() -> float | None:
-    """Return the no-ops per cycle that the core issues to this thread now, in about 2 µs; None if this is not known."""
+    """Return the no-ops per cycle that the core issues to this thread now, in 3 to 5 µs; None if this is not known."""
     return None if _pipeline is None else _pipeline.issue_width()
 
 
