@@ -12,10 +12,10 @@ once.
 The true cost of up to six layers of a stack, and of those that suspend, is measured in the same process without any of
 our probes: in its place the layer stands between two layers that read the clock when a call or a message passes. The
 time between these two with the layer, less the time without it, is what the layer takes itself. Requests with the layer
-and without it take turns, with a server's work between them and as much time as in a measurement, and only those at the
-best speed of the machine count. Spins and sleeps vary in length, and each layer notes how long its own took. The class
-of each layer has code of its own, as the middlewares of an app have. A no-op counts as told from zero if its interval
-lies above zero.
+and without it take turns, with a server's work between them and then that of a measurement for as long as there, and
+only those at the best speed of the machine count. Spins and sleeps vary in length, and each layer notes how long its
+own took. The class of each layer has code of its own, as the middlewares of an app have. A no-op counts as told from
+zero if its interval lies above zero.
 
 A reading is left out if the half width of its true cost is more than half of its own, or if its table says that the
 machine ran at least a quarter slower than at its best.
@@ -43,8 +43,8 @@ from known import (
     Wire,
     cost_in_place,
     endpoints,
-    intervals_ns,
     own,
+    samplers,
 )
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
@@ -161,9 +161,9 @@ def tables(number: int, max_time_s: float, truth_s: float, wire: Wire) -> list[R
         drawn, endpoint = kinds_of(count, kinds, chance), known_endpoints[above]
         app, layers = built(drawn, endpoint)
         begin = time.perf_counter()
-        with intervals_ns() as noted:
+        with samplers() as noted:
             measured = measurement(app, max_time_s, machine)
-        wire.interval_ns = median(noted)
+        wire.sampler = noted[-1]
         seconds = time.perf_counter() - begin
         sums = {"residue_us": measured.residue_us, "total_us": measured.total_us and measured.total_us.estimate}
         of_table = sums | {"stack": name, "seconds": seconds, "slow": measured.slowdown >= SLOW}

@@ -209,9 +209,10 @@ BODY = b",".join(b'{"id": %d, "name": "user %d"}' % (number, number * 7919 % 100
 
 
 class Wire:
-    """The work of a server between two requests of one connection, with the client at the other end.
+    """The work between two requests: that of a server, with the client at the other end, then that of a measurement.
 
-    `interval_ns` is the time from the start of one request to the start of the next, if the work takes no longer.
+    `sampler` is that of a measurement of the app. It works until as long after the begin of the request as between two
+    requests of its own.
     """
 
     RESPONSE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(BODY), BODY)
@@ -220,7 +221,7 @@ class Wire:
     def __init__(self) -> None:
         import httptools  # the report needs no parser
 
-        self.interval_ns = 0.0
+        self.sampler: Sampler | None = None
         self.client, self.server = socket.socketpair()
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.server, selectors.EVENT_READ)
@@ -246,12 +247,11 @@ class Wire:
         self.headers = []
         self.parser.feed_data(self.server.recv(65536))
 
-    def rest(self, begin_ns: int) -> None:
-        """Work until the next request is due. Whatever runs meanwhile, here or elsewhere, leaves caches cold."""
-        while True:
-            self.next_request()
-            if perf_counter_ns() - begin_ns >= self.interval_ns:
-                return
+    def rest(self, begin_ns: int, reference: float) -> None:
+        """Do the work between two requests; `reference` is the time of the reference workload before the first."""
+        self.next_request()
+        if self.sampler is not None:
+            self.sampler.rest(begin_ns, reference)
 
     def close(self) -> None:
         """Close both ends."""
@@ -260,13 +260,14 @@ class Wire:
 
 
 @contextmanager
-def intervals_ns() -> Iterator[list[float]]:
-    """Note the typical time from one request to the next of each measurement in the block."""
-    noted: list[float] = []
+def samplers() -> Iterator[list[Sampler]]:
+    """Note the sampler of each measurement in the block."""
+    noted: list[Sampler] = []
     whole_leg = Sampler.whole_leg
 
     async def noting(sampler: Sampler, *arguments: Any) -> None:
-        noted.append(sampler.interval_ns)
+        if sampler not in noted:
+            noted.append(sampler)
         await whole_leg(sampler, *arguments)
 
     with patch.object(Sampler, "whole_leg", noting):
@@ -284,7 +285,7 @@ async def take(series: Series, count: int, request: Callable[[], Awaitable[float
         begin = perf_counter_ns()
         elapsed_ns = await request()
         if wire is not None:
-            wire.rest(begin)
+            wire.rest(begin, before)
         after = reference_ns(perf_counter_ns)
         series.add(elapsed_ns, max(before, after))
         before = after

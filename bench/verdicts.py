@@ -15,12 +15,13 @@ The true cost is taken in the same process without any probe of ours, while no n
 between blocks of runs. It is the time that a layer itself takes in its place, which is what its row means: the layer
 stands between two layers that read the clock when a call or a message passes them, and the time between the two with
 the layer, less the time without it, is its cost. It is the median over pairs of blocks of requests, one with the layer
-and one without it, in random order. Between two requests the bench does what a server does there, for as long as a
-measurement has between two of its own: it writes the response to a socket, waits for the next request, reads and parses
-it. Without that, caches are warmer and the layers cheaper (docs/decisions/0018). A request counts only if a fixed piece
-of work ran at full speed before and after it, and a pair only if enough of its requests count. Each block begins with
-requests that do not count, until CPython has specialised the calls again. Removing a layer saves more than it takes
-itself, because it leaves cold caches to others; a table shows how much.
+and one without it, in random order. Between two requests the bench does what a server does there: it writes the
+response to a socket, waits for the next request, reads and parses it. Then it does what a measurement does between two
+of its requests, for as long as there. Where it only repeated the server's work, caches were warmer and the layers 5 %
+cheaper (docs/decisions/0018). A request counts only if a fixed piece of work ran at full speed before and after it, and
+a pair only if enough of its requests count. Each block begins with requests that do not count, until CPython has
+specialised the calls again. Removing a layer saves more than it takes itself, because it leaves cold caches to others;
+a table shows how much.
 
 A layer outside of a `BaseHTTPMiddleware` pays for the cold caches in its own row. There the true cost is too noisy to
 judge by, so the `BaseHTTPMiddleware` stands outermost, and this bench says nothing about layers outside of one. A
@@ -54,7 +55,7 @@ from unittest.mock import patch
 from uuid import uuid4
 
 from harness import Goal, Reading, Report, Table, fresh_process, main, neighbours, per_cent
-from known import BODY, WARM_CALLS, Clocked, Noop, Wire, intervals_ns, take
+from known import BODY, WARM_CALLS, Clocked, Noop, Wire, samplers, take
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.cors import CORSMiddleware
@@ -438,9 +439,9 @@ async def process(size: Size, wire: Wire) -> list[Reading]:
     call = server.Caller(stack.root, await template_of(build_request("GET", "/", REQUEST)), None)
     for _ in range(size.warm_calls):
         await call()
-    with intervals_ns() as noted:
+    with samplers() as noted:
         await run(stack.root, Environment(machine=Machine()), Settings(max_time_s=size.max_time_s))
-    wire.interval_ns = median(noted)
+    wire.sampler = noted[-1]
     truth = Truth(stack, call, chance, wire)
     await truth.take(size.first_truth_s)
     known_ns = await speed_ns(truth, size.max_time_s)
