@@ -42,6 +42,8 @@ step() { # name, command …: prints the last line of its output; if the command
     if ! "$@" >"$log" 2>&1; then
         # The summary first, because long logs are truncated at the end.
         sed -n '/^=* short test summary info/,$p' "$log" | cut -c 1-300 | sed -n 1,40p
+        # What tests asserted: of several commands in a step, that of an early one is not near the end.
+        grep -E -B 1 -A 1 '^(E  |[^ ]+:[0-9]+: )' "$log" | cut -c 1-300 | head -n 100 || true
         tail -n 300 "$log"
         return 1
     fi
