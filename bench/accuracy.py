@@ -12,10 +12,10 @@ once.
 The true cost of up to six layers of a stack, and of those that suspend, is measured in the same process without any of
 our probes: in its place the layer stands between two layers that read the clock when a call or a message passes. The
 time between these two with the layer, less the time without it, is what the layer takes itself. Requests with the layer
-and without it take turns, with a server's work between them and then that of a measurement for as long as there, and
-only those at the best speed of the machine count. Spins and sleeps vary in length, and each layer notes how long its
-own took. The class of each layer has code of its own, as the middlewares of an app have. A no-op counts as told from
-zero if its interval lies above zero.
+and without it take turns, with between them what is between two requests of a measurement, and only those at the best
+speed of the machine count. Spins and sleeps vary in length, and each layer notes how long its own took. The class of
+each layer has code of its own, as the middlewares of an app have. A no-op counts as told from zero if its interval lies
+above zero.
 
 A reading is left out if the half width of its true cost is more than half of its own, or if its table says that the
 machine ran at least a quarter slower than at its best.
@@ -27,7 +27,6 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from functools import partial
 from statistics import median, quantiles
 from typing import Any
@@ -40,7 +39,6 @@ from known import (
     Spin,
     SpinAtMessages,
     SpinInTask,
-    Wire,
     cost_in_place,
     endpoints,
     own,
@@ -56,6 +54,7 @@ from pytest_mwbudget.engine import measure as measure_app
 from pytest_mwbudget.model.results import Measurement
 from pytest_mwbudget.timing.host_speed import Machine
 from pytest_mwbudget.timing.looks import Environment
+from pytest_mwbudget.timing.sampler import Sampler
 
 PROCESSES = 12
 TRUTH_S = 1.0
@@ -119,13 +118,15 @@ def built(kinds: list[str], endpoint: Endpoint) -> tuple[Any, list[Any]]:
     return app, layers
 
 
-def truth(layers: list[Any], index: int, endpoint: Endpoint, seconds: float, machine: Machine, wire: Wire) -> Reading:
+def truth(
+    layers: list[Any], index: int, endpoint: Endpoint, seconds: float, machine: Machine, sampler: Sampler
+) -> Reading:
     """Return what a layer takes itself, in microseconds per request; the half width is None if the machine was slow."""
     layer = layers[index]
     in_table_us = noted_us(layer)
     if isinstance(layer, Spin):
         layer.really_ns.clear()
-    known = asyncio.run(cost_in_place(layers, index, endpoint, seconds, machine, wire))
+    known = asyncio.run(cost_in_place(layers, index, endpoint, seconds, machine, sampler))
     return {
         "truth_us": known.us.estimate - noted_us(layer) + in_table_us,
         "truth_half_width_us": known.us.half_width if known.slowdown == 1 else None,
@@ -146,13 +147,7 @@ def chosen(drawn: list[str], chance: random.Random) -> list[int]:
 
 
 def worker(number: int, max_time_s: float, truth_s: float) -> list[Reading]:
-    """Take all readings of one process."""
-    with closing(Wire()) as wire:
-        return tables(number, max_time_s, truth_s, wire)
-
-
-def tables(number: int, max_time_s: float, truth_s: float, wire: Wire) -> list[Reading]:
-    """Measure each stack, and some of its layers."""
+    """Take all readings of one process: measure each stack, and some of its layers."""
     chance, machine, known_endpoints = random.Random(number), Machine(), endpoints()
     # A measurement that does not count, so that the others know the best speed of the machine.
     measurement(built([*PLAIN], known_endpoints["fast"])[0], max_time_s, machine)
@@ -163,7 +158,6 @@ def tables(number: int, max_time_s: float, truth_s: float, wire: Wire) -> list[R
         begin = time.perf_counter()
         with samplers() as noted:
             measured = measurement(app, max_time_s, machine)
-        wire.sampler = noted[-1]
         seconds = time.perf_counter() - begin
         sums = {"residue_us": measured.residue_us, "total_us": measured.total_us and measured.total_us.estimate}
         of_table = sums | {"stack": name, "seconds": seconds, "slow": measured.slowdown >= SLOW}
@@ -171,7 +165,7 @@ def tables(number: int, max_time_s: float, truth_s: float, wire: Wire) -> list[R
             us = measured.layers[index].us
             if us is not None:
                 figures = {"low": us.low, "us": us.estimate, "high": us.high}
-                real = truth(layers, index, endpoint, truth_s, machine, wire)
+                real = truth(layers, index, endpoint, truth_s, machine, noted[-1])
                 place = {"place": place_of(index, count), "kind": drawn[index]}
                 readings.append(of_table | place | figures | real)
     return readings

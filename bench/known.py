@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-import selectors
-import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +21,7 @@ from pytest_mwbudget.analysis.slowdown import slowdown
 from pytest_mwbudget.asgi import server
 from pytest_mwbudget.asgi.request import build_request, template_of
 from pytest_mwbudget.model.estimate import Estimate, independent_sum
-from pytest_mwbudget.timing.host_speed import Machine, reference_ns
+from pytest_mwbudget.timing.host_speed import Machine, issue_width, reference_ns
 from pytest_mwbudget.timing.sampler import Sampler
 
 # CPython specialises call sites only after about a thousand calls; before that a no-op costs twice as much.
@@ -205,60 +203,6 @@ async def caller(app: Any, warm_calls: int) -> server.Caller:
     return call
 
 
-BODY = b",".join(b'{"id": %d, "name": "user %d"}' % (number, number * 7919 % 1000) for number in range(40))
-
-
-class Wire:
-    """The work between two requests: that of a server, with the client at the other end, then that of a measurement.
-
-    `sampler` is that of a measurement of the app. It works until as long after the begin of the request as between two
-    requests of its own.
-    """
-
-    RESPONSE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(BODY), BODY)
-    REQUEST = b"GET / HTTP/1.1\r\nhost: here\r\norigin: http://elsewhere\r\naccept-encoding: gzip\r\n\r\n"
-
-    def __init__(self) -> None:
-        import httptools  # the report needs no parser
-
-        self.sampler: Sampler | None = None
-        self.client, self.server = socket.socketpair()
-        self.selector = selectors.DefaultSelector()
-        self.selector.register(self.server, selectors.EVENT_READ)
-        self.parser = httptools.HttpRequestParser(self)
-        self.parse_url = httptools.parse_url
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.url: Any = None
-
-    def on_url(self, url: bytes) -> None:
-        """Called by the parser."""
-        self.url = self.parse_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Called by the parser."""
-        self.headers.append((name.lower(), value))
-
-    def next_request(self) -> None:
-        """Write a response, wait for the next request and parse it."""
-        self.server.sendall(self.RESPONSE)
-        self.client.recv(65536)
-        self.client.sendall(self.REQUEST)
-        self.selector.select()
-        self.headers = []
-        self.parser.feed_data(self.server.recv(65536))
-
-    def rest(self, begin_ns: int, reference: float) -> None:
-        """Do the work between two requests; `reference` is the time of the reference workload before the first."""
-        self.next_request()
-        if self.sampler is not None:
-            self.sampler.rest(begin_ns, reference)
-
-    def close(self) -> None:
-        """Close both ends."""
-        for end in (self.selector, self.client, self.server):
-            end.close()
-
-
 @contextmanager
 def samplers() -> Iterator[list[Sampler]]:
     """Note the sampler of each measurement in the block."""
@@ -274,19 +218,23 @@ def samplers() -> Iterator[list[Sampler]]:
         yield noted
 
 
-async def take(series: Series, count: int, request: Callable[[], Awaitable[float]], wire: Wire | None = None) -> None:
+async def take(
+    series: Series, count: int, request: Callable[[], Awaitable[float]], sampler: Sampler | None = None
+) -> None:
     """Add the nanoseconds of `count` requests, each with the slower of the reference workloads before and after.
 
-    The `wire` works between two requests. The reference workload runs once there, as in a measurement: run twice in a
-    row, it would be faster.
+    Between two requests is what is there in a measurement, of which `sampler` is. So the reference workload runs once
+    there: run twice in a row, it would be faster.
     """
     before = reference_ns(perf_counter_ns)
     for _ in range(count):
         begin = perf_counter_ns()
         elapsed_ns = await request()
-        if wire is not None:
-            wire.rest(begin, before)
+        if sampler is not None:
+            sampler.rest(begin, before)
         after = reference_ns(perf_counter_ns)
+        if sampler is not None:
+            issue_width()
         series.add(elapsed_ns, max(before, after))
         before = after
 
@@ -335,13 +283,13 @@ async def cost(
 
 
 async def cost_in_place(
-    layers: Sequence[Any], index: int, endpoint: Endpoint, seconds: float, machine: Machine, wire: Wire
+    layers: Sequence[Any], index: int, endpoint: Endpoint, seconds: float, machine: Machine, sampler: Sampler
 ) -> Cost:
     """Measure what a layer of a stack takes itself in its place, without any probe of ours.
 
     The layer stands between two of `Clocked`. The time between these two with the layer, less the time without it, is
-    its cost. Requests with the layer and without it take turns, with the `wire` between them. `layers` are in order
-    from the outside in, each with the attribute `app`. The rest is as for `cost`.
+    its cost. Requests with the layer and without it take turns, with the work of `sampler` between them. `layers` are
+    in order from the outside in, each with the attribute `app`. The rest is as for `cost`.
     """
     layer, chain = layers[index], [*layers, endpoint]
     inner = own(Clocked)(chain[index + 1])
@@ -364,7 +312,7 @@ async def cost_in_place(
                 outer.app = app
                 for _ in range(SETTLE_IN_PLACE):
                     await call()
-                await take(series, CALLS_IN_PLACE, request, wire)
+                await take(series, CALLS_IN_PLACE, request, sampler)
         difference = _difference(taken, layer, machine)
         if difference.slowdown == 1 and difference.us.half_width <= KNOWN_US + KNOWN_SHARE * difference.us.estimate:
             break

@@ -15,13 +15,11 @@ The true cost is taken in the same process without any probe of ours, while no n
 between blocks of runs. It is the time that a layer itself takes in its place, which is what its row means: the layer
 stands between two layers that read the clock when a call or a message passes them, and the time between the two with
 the layer, less the time without it, is its cost. It is the median over pairs of blocks of requests, one with the layer
-and one without it, in random order. Between two requests the bench does what a server does there: it writes the
-response to a socket, waits for the next request, reads and parses it. Then it does what a measurement does between two
-of its requests, for as long as there. Where it only repeated the server's work, caches were warmer and the layers 5 %
-cheaper (docs/decisions/0018). A request counts only if a fixed piece of work ran at full speed before and after it, and
-a pair only if enough of its requests count. Each block begins with requests that do not count, until CPython has
-specialised the calls again. Removing a layer saves more than it takes itself, because it leaves cold caches to others;
-a table shows how much.
+and one without it, in random order. Between two requests is what is there in a measurement, for as long: work that
+leaves caches warmer or colder makes the layers cheaper or dearer by up to 8 % (docs/decisions/0018). A request counts
+only if a fixed piece of work ran at full speed before and after it, and a pair only if enough of its requests count.
+Each block begins with requests that do not count, until CPython has specialised the calls again. Removing a layer saves
+more than it takes itself, because it leaves cold caches to others; a table shows how much.
 
 A layer outside of a `BaseHTTPMiddleware` pays for the cold caches in its own row. There the true cost is too noisy to
 judge by, so the `BaseHTTPMiddleware` stands outermost, and this bench says nothing about layers outside of one. A
@@ -46,7 +44,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise, product
 from statistics import median
@@ -55,7 +53,7 @@ from unittest.mock import patch
 from uuid import uuid4
 
 from harness import Goal, Reading, Report, Table, fresh_process, main, neighbours, per_cent
-from known import BODY, WARM_CALLS, Clocked, Noop, Wire, samplers, take
+from known import WARM_CALLS, Clocked, Noop, samplers, take
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.cors import CORSMiddleware
@@ -74,6 +72,7 @@ from pytest_mwbudget.model.estimate import Estimate
 from pytest_mwbudget.model.results import Measurement, Verdict
 from pytest_mwbudget.timing.host_speed import Machine
 from pytest_mwbudget.timing.looks import Environment, Timing
+from pytest_mwbudget.timing.sampler import Sampler
 
 # Budgets as ratios to the true cost. A run uses the ratios of one group.
 FAR, NEAR = (0.7, 0.85, 1.15, 1.3), (0.95, 1.05)
@@ -180,6 +179,7 @@ class RequestId(Noop):
         await self.app(scope, receive, named)
 
 
+BODY = b",".join(b'{"id": %d, "name": "user %d"}' % (number, number * 7919 % 1000) for number in range(40))
 HEADERS = [(b"content-type", b"application/json"), (b"content-length", str(len(BODY)).encode())]
 REQUEST = {"headers": {"origin": "http://elsewhere", "accept-encoding": "gzip"}}
 
@@ -247,7 +247,7 @@ class Truth:
     stack: Stack
     call: server.Caller
     chance: random.Random
-    wire: Wire
+    sampler: Sampler
     pairs: dict[str, list[tuple[Series, Series]]] = field(default_factory=lambda: {name: [] for name in LAYERS})
     whole: dict[str, list[tuple[Series, Series]]] = field(default_factory=lambda: {name: [] for name in LAYERS})
 
@@ -288,7 +288,7 @@ class Truth:
             return elapsed_ns
 
         own_ns: list[float] = []
-        await take(whole, BLOCK_CALLS, request, self.wire)
+        await take(whole, BLOCK_CALLS, request, self.sampler)
         for ns, pace in zip(own_ns, whole.reference, strict=True):
             own.add(ns, pace)
         return own, whole
@@ -409,8 +409,8 @@ def ends(name: str, looks: Sequence[Look]) -> Iterator[Look]:
 
 def worker(traced: int, **size: Any) -> list[Reading]:
     """Take all verdicts of one process."""
-    with closing(Wire()) as wire, coverage_in(traced):
-        return asyncio.run(process(Size(**size), wire))
+    with coverage_in(traced):
+        return asyncio.run(process(Size(**size)))
 
 
 @contextmanager
@@ -432,7 +432,7 @@ def coverage_in(threads: int) -> Iterator[None]:
         coverage.stop()
 
 
-async def process(size: Size, wire: Wire) -> list[Reading]:
+async def process(size: Size) -> list[Reading]:
     """Take the truth, then blocks with the conditions in random order, and more of the truth before each block."""
     chance = random.Random()
     stack = Stack(chance)
@@ -441,8 +441,7 @@ async def process(size: Size, wire: Wire) -> list[Reading]:
         await call()
     with samplers() as noted:
         await run(stack.root, Environment(machine=Machine()), Settings(max_time_s=size.max_time_s))
-    wire.sampler = noted[-1]
-    truth = Truth(stack, call, chance, wire)
+    truth = Truth(stack, call, chance, noted[-1])
     await truth.take(size.first_truth_s)
     known_ns = await speed_ns(truth, size.max_time_s)
     readings: list[Reading] = []

@@ -16,7 +16,6 @@ from tests.conftest import needs
 
 pytestmark = pytest.mark.bench
 
-needs("httptools", "bench/verdicts.py parses requests with httptools")
 
 BENCH = Path(__file__).parent.parent / "bench"
 
