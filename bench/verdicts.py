@@ -69,6 +69,7 @@ from pytest_mwbudget.config.budgets import Budgets
 from pytest_mwbudget.config.settings import Settings
 from pytest_mwbudget.interpreter.foreign_tools import suspended
 from pytest_mwbudget.model.estimate import Estimate
+from pytest_mwbudget.model.quantities import BETWEEN_RUNS
 from pytest_mwbudget.model.results import Measurement, Verdict
 from pytest_mwbudget.timing.host_speed import Machine
 from pytest_mwbudget.timing.looks import Environment, Timing
@@ -602,11 +603,12 @@ def spread(values: Sequence[float], sign: str = "") -> str:
 def no_false_fail(kept: Sequence[Reading]) -> Goal:
     """Judge whether no budget above the true cost failed."""
     fails = sum(map(false_fail, kept))
+    why_false = "Removing a layer saves more than it takes itself, and its row may lie between the two."
     return Goal(
         f"no false fail in {GOAL_VERDICTS:,} verdicts at 1.05 times the true cost and more",
         f"{fails} in {len(kept):,}",
         fails == 0 and len(kept) >= GOAL_VERDICTS,
-        "Removing a layer saves more than it takes itself, and its row may lie between the two.",
+        why_false if fails else f"So many take the default of {RUNS} runs in each condition.",
     )
 
 
@@ -618,6 +620,8 @@ def nearly_always_decided(far: Sequence[Reading]) -> Goal:
         f"the right verdict on more than {100 * GOAL_DECIDED:g} % of the budgets 15 % off the true cost or more",
         f"{per_cent(rightly, len(far))} of {len(far):,}, a verdict on {per_cent(decided, len(far))}",
         bool(far) and rightly > GOAL_DECIDED * len(far),
+        f"A budget fails only if the whole interval is more than {100 * BETWEEN_RUNS:g} % above it, because a layer"
+        " differs by some per cent from process to process (docs/decisions/0012).",
     )
 
 

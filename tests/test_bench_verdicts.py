@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import needs
-
 pytestmark = pytest.mark.bench
 
 
