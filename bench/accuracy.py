@@ -12,7 +12,7 @@ once.
 The true cost of up to six layers of a stack, and of those that suspend, is measured in the same process without any of
 our probes: in its place the layer stands between two layers that read the clock when a call or a message passes. The
 time between these two with the layer, less the time without it, is what the layer takes itself. Requests with the layer
-and without it take turns, with between them what is between two requests of a measurement, and only those at the best
+and without it take turns, and between two requests the bench does what a measurement does there. Only those at the best
 speed of the machine count. Spins and sleeps vary in length, and each layer notes how long its own took. The class of
 each layer has code of its own, as the middlewares of an app have. A no-op counts as told from zero if its interval lies
 above zero.

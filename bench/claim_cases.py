@@ -260,7 +260,7 @@ def in_ms(name: str, key: str) -> Term:
 
 def of_gzip(figures: Figures) -> str:
     inline, thread = (
-        f"takes {shown(in_ms(name, 'layers_us'), figures)} ms, and the event loop is blocked for"
+        f"takes {shown(in_ms(name, 'layers_us'), figures)} ms and blocks the event loop for"
         f" {shown(in_ms(name, 'held_us'), figures)} ms"
         for name in ("GZip, inline", "GZip, thread")
     )

@@ -223,7 +223,7 @@ async def take(
 ) -> None:
     """Add the nanoseconds of `count` requests, each with the slower of the reference workloads before and after.
 
-    Between two requests is what is there in a measurement, of which `sampler` is. So the reference workload runs once
+    Between two requests it does what the measurement of `sampler` does there. So the reference workload runs once
     there: run twice in a row, it would be faster.
     """
     before = reference_ns(perf_counter_ns)
@@ -234,7 +234,7 @@ async def take(
             sampler.rest(begin, before)
         after = reference_ns(perf_counter_ns)
         if sampler is not None:
-            issue_width()
+            issue_width()  # a measurement reads it just before each request
         series.add(elapsed_ns, max(before, after))
         before = after
 

@@ -15,11 +15,11 @@ The true cost is taken in the same process without any probe of ours, while no n
 between blocks of runs. It is the time that a layer itself takes in its place, which is what its row means: the layer
 stands between two layers that read the clock when a call or a message passes them, and the time between the two with
 the layer, less the time without it, is its cost. It is the median over pairs of blocks of requests, one with the layer
-and one without it, in random order. Between two requests is what is there in a measurement, for as long: work that
-leaves caches warmer or colder makes the layers cheaper or dearer by up to 8 % (docs/decisions/0018). A request counts
-only if a fixed piece of work ran at full speed before and after it, and a pair only if enough of its requests count.
-Each block begins with requests that do not count, until CPython has specialised the calls again. Removing a layer saves
-more than it takes itself, because it leaves cold caches to others; a table shows how much.
+and one without it, in random order. Between two requests the bench does what a measurement does there, for as long:
+after other work, caches are warmer or colder, and the layers cost up to 8 % less or more (docs/decisions/0018). A
+request counts only if a fixed piece of work ran at full speed before and after it, and a pair only if enough of its
+requests count. Each block begins with requests that do not count, until CPython has specialised the calls again.
+Removing a layer saves more than it takes itself, because it leaves cold caches to others; a table shows how much.
 
 A layer outside of a `BaseHTTPMiddleware` pays for the cold caches in its own row. There the true cost is too noisy to
 judge by, so the `BaseHTTPMiddleware` stands outermost, and this bench says nothing about layers outside of one. A
@@ -608,7 +608,7 @@ def no_false_fail(kept: Sequence[Reading]) -> Goal:
         f"no false fail in {GOAL_VERDICTS:,} verdicts at 1.05 times the true cost and more",
         f"{fails} in {len(kept):,}",
         fails == 0 and len(kept) >= GOAL_VERDICTS,
-        why_false if fails else f"So many take the default of {RUNS} runs in each condition.",
+        why_false if fails else f"{GOAL_VERDICTS:,} verdicts take {RUNS} runs in each condition.",
     )
 
 

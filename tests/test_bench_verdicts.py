@@ -14,7 +14,6 @@ import pytest
 
 pytestmark = pytest.mark.bench
 
-
 BENCH = Path(__file__).parent.parent / "bench"
 
 
