@@ -14,9 +14,9 @@ from .slowdown import LONG, NONE, QUIET_REFERENCE, STEADY, Interruptions
 # Another thread on the same core slows the reference workload down by about this. It shows in readings that are slower
 # than the quickest by half of it; some processors vary by a quarter on their own.
 SIBLING_SLOWS, SIBLING_SHOWS = 1.7, 1.35
-# A thread that has a core to itself is always issued equally many no-ops per cycle: the upper twentieth begins at less
-# than the first share above the lower quartile. Beside another thread, readings from its pauses are there. Where it
-# begins at less than the second share, fewer than NARROW are all that the core can issue.
+# A thread that has a core to itself is issued about the same number of no-ops per cycle at any time. The share by which
+# the highest twentieth of the readings exceeds the lower quartile is then at most LONE_SPREAD; beside another thread it
+# is more, because that one pauses. A median below NARROW is suspicious: there the share may be CONSTANT_SPREAD at most.
 LONE_SPREAD, CONSTANT_SPREAD, NARROW = 0.05, 0.02, 3.5
 # Fewer readings tell nothing.
 FEWEST_WIDTHS = 8

@@ -69,6 +69,8 @@ set_flag(PyThreadState *thread)
 #if PY_VERSION_HEX < 0x030C0000
     int traced = thread->c_tracefunc != NULL || thread->c_profilefunc != NULL;
     thread->cframe->use_tracing = traced && !thread->tracing ? 255 : 0;
+#else
+    (void)thread;
 #endif
 }
 

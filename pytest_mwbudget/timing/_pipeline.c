@@ -23,8 +23,8 @@
 
 enum { ADDITIONS = 64, CHAINS = 100, NO_OPS = 256, BLOCKS = 100, WIDEST = 16 };
 
-/* The two times are compared with each other only, so any steady counter will do. Some count in steps of 26, which has
-   to be little of each time: it is 1 % of the shorter on a core that issues eight. */
+/* In ticks. The two times are compared with each other only, so any steady counter will do. Some count in steps of 26
+   ticks, which has to be little of each time: it is 1 % of the shorter on a core that issues eight. */
 static unsigned long long
 now(void)
 {
