@@ -380,6 +380,12 @@ def test_the_split_of_a_task_layer_says_what_it_shares_with_its_neighbours() -> 
     assert estimates.shared_us == {0: pytest.approx((LONE_SHARE - SUSPENDING_SHARE) * task_us)}
 
 
+def test_a_task_layer_that_has_all_steps_shares_none() -> None:
+    entries = [*CHAIN[:1], replace(CHAIN[1], own_task=True), *CHAIN[2:]]
+    assert estimated(stepping(700, resumed={0: 4}), entries).shared_us == {}
+    assert estimated(stepping(700, resumed={0: 4, 2: 1}), entries).shared_us.keys() == {0}
+
+
 def test_task_layers_one_in_another_share_more() -> None:
     entries = [CHAIN[0], *(replace(inner, own_task=True) for inner in CHAIN[1:])]
     estimates = estimated(samples(OWNED, NULLS), entries)
@@ -652,6 +658,53 @@ def test_the_cost_of_a_step_is_as_unsure_as_both_totals(monkeypatch: pytest.Monk
     # A row that is resumed three times shares three times in it, one that is never resumed does not.
     assert by_whole.split[2].half_width == pytest.approx(3 * by_whole.step.half_width, rel=0.01)
     assert by_whole.split[0] == sure.split[0]
+
+
+# What a row may take longer or shorter than OWNED: the first two suspend in `WAITING`, each half of the times.
+WAVERING, WAITING = {-1: 100.0, 0: 4000.0, 1: 4000.0, 2: 100.0}, {0: 2, 1: 2}
+
+
+def wavering(resumed: dict[int, int], step_ns: float, seed: int) -> Samples:
+    """Make samples in which the rows vary by up to WAVERING, with and without probes."""
+    rng, taken = random.Random(seed), Samples(tuple(NULLS))
+
+    def varied() -> dict[int, float]:
+        return {index: ns + rng.uniform(-WAVERING[index], WAVERING[index]) for index, ns in OWNED.items()}
+
+    for number in range(300):
+        null = Null(number % 3, BlankLayers(0))
+        owned = {index: ns + PROBES[index] + step_ns * resumed.get(index, 0) for index, ns in varied().items()}
+        null_ns = NULLS[null.index] + rng.uniform(-30, 30)
+        put(taken.split, null_ns, owned, null=null, passing_ns=0.75 * null_ns, resumed=resumed)
+        taken.whole.add(sum(varied().values()), STEADY_NS)
+    return taken
+
+
+def test_the_only_row_that_suspends_is_as_sure_as_the_whole_and_the_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What makes this row vary in the requests with probes says nothing about it, because it varies the total alike."""
+    monkeypatch.setattr(estimates, "method_us", lambda us, whole_us, suspends=False: 0.0)
+    monkeypatch.setitem(WAVERING, 0, 100.0)
+    alone, both = (estimated(wavering(resumed, 700, 3), CHAIN) for resumed in ({1: 4}, {1: 4, 2: 4}))
+    assert alone.split[1].low <= 30 <= alone.split[1].high
+    assert alone.split[1].half_width < 1.1 * alone.whole.half_width
+    assert both.split[1].half_width > 1.05 * alone.split[1].half_width
+    assert alone.by_whole == {1}
+    assert both.by_whole == {1, 2}
+
+
+@pytest.mark.parametrize("resumed", [{1: 4}, WAITING], ids=["one", "two"])
+def test_rows_that_suspend_miss_no_more_often_than_others(
+    resumed: dict[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimates, "ALPHA", 0.6)
+    monkeypatch.setattr(estimates, "method_us", lambda us, whole_us, suspends=False: 0.0)
+    runs, missed = 100, dict.fromkeys(NULLS, 0)
+    for seed in range(runs):
+        figures = estimated(wavering(resumed, 700, seed), CHAIN)
+        for index, us in figures.split.items():
+            missed[index] += not us.low <= OWNED[index] / 1000 <= us.high
+    share = 0.6 / 2 / 5
+    assert max(missed.values()) <= runs * share + 3 * math.sqrt(runs * share)
 
 
 def test_steps_on_the_processors_clock_cost_as_much() -> None:

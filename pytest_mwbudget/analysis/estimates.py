@@ -42,8 +42,8 @@ ALPHA = 0.01
 # The known error of the method, and its share of the row; the share of a row that suspends, which contains work of the
 # event loop and of other tasks (docs/decisions/0011).
 METHOD_US, METHOD_SHARE, SUSPENDING_SHARE = 0.1, 0.01, 0.04
-# The share of a task-spawning layer's row that may be task switches of its neighbours: if it is the only such layer of
-# the stack, and if there are others (docs/decisions/0038).
+# The share of a task-spawning layer's row that may be task switches of other rows that suspend: if it is the only such
+# layer of the stack, and if there are others (docs/decisions/0038).
 LONE_SHARE, SHARED_SHARE = 0.08, 0.15
 # The part of the known error that grows with the whole request, which leaves caches cold: its maximum and its share.
 COLD_US, COLD_SHARE = 0.3, 0.0003
@@ -90,6 +90,7 @@ class Estimates:
     - `hopping`: the entries that hand work to threads
     - `machine_ns`: pieces of fixed work from quiet moments, in their order; empty if none were timed
     - `growing`: the times that grow with the requests served; their intervals are their course
+    - `by_whole`: the times that depend on `whole`, because it tells what logging their steps costs
     - `step`: the cost of a stepper at one suspension; `handing`: that of handing a message to or from a probe
     - `messages`: by entry, for layers that many messages pass; `message_limit_us`: the detection limit of a message
     """
@@ -117,6 +118,7 @@ class Estimates:
     hopping: Collection[EntryIndex] = ()
     machine_ns: Sequence[float] = ()
     growing: Collection[Key] = ()
+    by_whole: Collection[Key] = ()
     step: Estimate = ZERO
     handing: Estimate = ZERO
     messages: Mapping[EntryIndex, Messages] = field(default_factory=dict)
@@ -207,26 +209,27 @@ def estimate(
         if cpu is not None:
             cpu.scale = wall.scale
     own_ns = {index: wall.own_ns(owners[index], probes[index]) for index in rows}
+    timed: list[tuple[Key, list[Owner]]] = [("outside", around), *owners.items()]
+    suspending = {key for key, own in timed if wall.resumed(own)}
     growing: set[Key] = {index for index in rows if wall.grow(own_ns[index])}
     if whole_grows:
         growing.add("total")
     split = {i: wall.estimated(own_ns[i], owners[i], probes[i], step, grows=i in growing) for i in rows}
     suspended: dict[Key, Microseconds] = {index: sum(map(wall.suspended, owners[index])) for index in rows}
     method: dict[Key, Microseconds] = {
-        index: method_us(us.estimate, whole.estimate, suspends=wall.resumed(owners[index]) > 0)
-        for index, us in split.items()
+        index: method_us(us.estimate, whole.estimate, suspends=index in suspending) for index, us in split.items()
     }
     slow = slowdown(wall.split.reference, best_ns) if wall.split.spent else 1.0
     tasks = {first_part(entries, entry.parent) for entry in entries if entry.own_task and entry.parent is not None}
     shared: dict[Key, Microseconds] = {
-        i: shared_share(len(tasks)) * abs(us.estimate) for i, us in split.items() if i in tasks
+        i: shared_share(len(tasks)) * abs(us.estimate) for i, us in split.items() if i in tasks and suspending != {i}
     }
     least_us = method_us(0.0, whole.estimate)
     outer_probes = sum(probes_around, ZERO)
     if wall.grow(wall.own_ns(around, outer_probes)):
         growing.add("outside")
     outer = wall.row(around, outer_probes, step, grows="outside" in growing)
-    method["outside"] = method_us(outer.estimate, whole.estimate, suspends=wall.resumed(around) > 0)
+    method["outside"] = method_us(outer.estimate, whole.estimate, suspends="outside" in suspending)
     used = used_by_others(samples.whole.reference, samples.split.reference, interruptions=interruptions)
     # The quickest requests of an app that grows are its first ones, whatever the caches hold.
     by_caches = 1.0 if whole_grows else slowed_by_caches(whole_steady.values, used)
@@ -263,6 +266,7 @@ def estimate(
         hopping=frozenset(hops.rows) if hops else (),
         machine_ns=samples.machine.steady(quick_ns).values,
         growing=growing,
+        by_whole=() if mixed else suspending,
         step=step,
         handing=wall.probes.handing,
     )
@@ -315,6 +319,8 @@ class Legs:
         self.of_parts = of_parts or {}
         # What probes cost in the app, relative to what their null layers take.
         self.scale = 1.0
+        # The whole request without probes, and the cost of all probes, if they tell what logging the steps costs.
+        self.telling: tuple[Estimate, Estimate] | None = None
 
     def probes_at(self, index: EntryIndex) -> Estimate:
         """Return the cost of the probes in an entry's time: the inside of its own, the outside of its children's."""
@@ -388,7 +394,24 @@ class Legs:
         steppers = step * resumed if resumed else ZERO
         typical = course(own_ns) * US_PER_NS if grows else interval(own_ns, self.alpha)
         us = independent_sum(typical, -self._probes(owners, probes).centred, -steppers)
+        if resumed and self.telling is not None and not grows:
+            us = min(us, self._left(own_ns, owners, probes, *self.telling), key=lambda known: known.half_width)
         return us.widened(method_us(us.estimate, self.whole_us, suspends=resumed > 0 and not holding))
+
+    def _left(
+        self, own_ns: Sequence[float], owners: Sequence[Owner], probes: Estimate, whole: Estimate, every: Estimate
+    ) -> Estimate:
+        """Return the time of a row that suspends: with all steps of the request, what the other rows leave of `whole`.
+
+        A row has a share of the steps, and so of the time by which a request with probes, less the cost of `every` one,
+        is longer than `whole`. It is subtracted request by request, because most of what varies is in both.
+        """
+        share = self.resumed(owners) / self.resumed(self.owners)
+        every_ns = self.own_ns(self.logged, every)
+        less_ns = [own - share * total for own, total in zip(own_ns, every_ns, strict=True)]
+        own_error = self._probes(owners, probes).centred * (1 - share)
+        every_error = self._probes(self.logged, every).centred * share
+        return independent_sum(interval(less_ns, self.alpha), whole * share, own_error, every_error)
 
     def _probes(self, owners: Sequence[Owner], probes: Estimate) -> Estimate:
         """Return the cost of the probes, and of handing messages over, in the time of these owners."""
@@ -422,7 +445,10 @@ class Legs:
         most_us = MOST_OF_A_STEP * self.probes.typical_us
         if whole is None:
             return Estimate(most_us / 2, 0.0, most_us)
-        return (self._added(whole, probes, self.alpha) / resumed).clipped(0.0, most_us)
+        step = self._added(whole, probes, self.alpha) / resumed
+        if 0 < step.estimate < most_us:
+            self.telling = whole, probes
+        return step.clipped(0.0, most_us)
 
     def scaled(self, whole: Estimate, probes: Estimate) -> float:
         """Return what all probes cost in the app, relative to what their null layers take.

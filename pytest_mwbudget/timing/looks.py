@@ -459,7 +459,7 @@ class Timing:
 def _depends_on(row: ResultRow, look: Look, quantity: Quantity, bound: float) -> set[Part]:
     """Return the parts that the verdict on a budget depends on; none if no time would bring a verdict."""
     if row.is_frame:
-        return {"whole" if row.name == TOTAL else "split"}
+        return {"whole"} if row.name == TOTAL else _parts(row, look)
     teller, estimates = row_with_time(row, look.rows), look.estimates
     if (
         teller is None
@@ -471,7 +471,12 @@ def _depends_on(row: ResultRow, look: Look, quantity: Quantity, bound: float) ->
     us = teller.estimates.get(quantity)
     if teller is not row and us is not None and us.low > bound:
         return set()  # a merged layer, whose neighbour alone is over the budget
-    return {"split", "cpu"} if TRAITS[quantity].source == "occupation" else {"split"}
+    return _parts(teller, look) | ({"cpu"} if TRAITS[quantity].source == "occupation" else set())
+
+
+def _parts(row: ResultRow, look: Look) -> set[Part]:
+    """Return the parts that tell the time of a row that is not the total."""
+    return {"split", "whole"} if look.keys.get(row.name) in look.estimates.by_whole else {"split"}
 
 
 def _is_mute(row: ResultRow, quantity: Quantity, look: Look) -> bool:

@@ -111,8 +111,13 @@ class Sampler:
             if "cpu" in wanted and self.cpu_probes is not None:
                 cost += requests // schedule.cpu_every + schedule.settle_calls
         if "whole" in wanted:
-            cost += requests // schedule.whole_every + schedule.settle_calls
+            cost += self._whole_requests(requests) + schedule.settle_calls
         return cost
+
+    def _whole_requests(self, requests: int) -> int:
+        """Return how many requests without probes go with a number of requests of the split."""
+        telling = self.probes.steppable and not self.ways.mixed
+        return max(2, requests if telling else requests // self.schedule.whole_every)
 
     async def _turn(self, requests: int, wanted: Collection[Part], deadline: Deadline) -> None:
         if "split" in wanted:
@@ -124,7 +129,7 @@ class Sampler:
                     await self.split_leg(self.cpu_probes, share, deadline)
         if "whole" in wanted:
             with garbage_collection_deferred():
-                await self.whole_leg(max(2, requests // self.schedule.whole_every), deadline)
+                await self.whole_leg(self._whole_requests(requests), deadline)
 
     async def _settle(self, observer: Observer | None, deadline: Deadline) -> None:
         begin = self.clock()
