@@ -286,6 +286,19 @@ def _waits(samples: Samples, hops: Hops, best_ns: float, rows: Collection[EntryI
     return {key: us for key, us in waits.items() if us}
 
 
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """What tells the cost of logging steps: the `whole` request without probes, and those with probes.
+
+    `total_ns` has what each of these took, less its probes, `probes` what all these cost, and `resumed` the steps.
+    """
+
+    whole: Estimate
+    total_ns: Sequence[float]
+    probes: Estimate
+    resumed: float
+
+
 class Legs:
     """The split requests of one clock: what the probes cost, and what the rows take.
 
@@ -319,8 +332,8 @@ class Legs:
         self.of_parts = of_parts or {}
         # What probes cost in the app, relative to what their null layers take.
         self.scale = 1.0
-        # The whole request without probes, and the cost of all probes, if they tell what logging the steps costs.
-        self.telling: tuple[Estimate, Estimate] | None = None
+        # Whole requests, if they tell what logging the steps costs.
+        self.telling: Telling | None = None
 
     def probes_at(self, index: EntryIndex) -> Estimate:
         """Return the cost of the probes in an entry's time: the inside of its own, the outside of its children's."""
@@ -395,23 +408,21 @@ class Legs:
         typical = course(own_ns) * US_PER_NS if grows else interval(own_ns, self.alpha)
         us = independent_sum(typical, -self._probes(owners, probes).centred, -steppers)
         if resumed and self.telling is not None and not grows:
-            us = min(us, self._left(own_ns, owners, probes, *self.telling), key=lambda known: known.half_width)
+            us = min(us, self._left(own_ns, owners, probes, self.telling), key=lambda known: known.half_width)
         return us.widened(method_us(us.estimate, self.whole_us, suspends=resumed > 0 and not holding))
 
-    def _left(
-        self, own_ns: Sequence[float], owners: Sequence[Owner], probes: Estimate, whole: Estimate, every: Estimate
-    ) -> Estimate:
-        """Return the time of a row that suspends: with all steps of the request, what the other rows leave of `whole`.
+    def _left(self, own_ns: Sequence[float], owners: Sequence[Owner], probes: Estimate, telling: Telling) -> Estimate:
+        """Return the time of a row that suspends: if it alone does, what the other rows leave of the whole request.
 
-        A row has a share of the steps, and so of the time by which a request with probes, less the cost of `every` one,
-        is longer than `whole`. It is subtracted request by request, because most of what varies is in both.
+        A row has a share of the steps, and so of the time by which requests with probes, less these, are longer than
+        those without. It is subtracted request by request, because most of what varies is in both.
         """
-        share = self.resumed(owners) / self.resumed(self.owners)
-        every_ns = self.own_ns(self.logged, every)
-        less_ns = [own - share * total for own, total in zip(own_ns, every_ns, strict=True)]
-        own_error = self._probes(owners, probes).centred * (1 - share)
-        every_error = self._probes(self.logged, every).centred * share
-        return independent_sum(interval(less_ns, self.alpha), whole * share, own_error, every_error)
+        share = self.resumed(owners) / telling.resumed
+        less_ns = [own - share * total for own, total in zip(own_ns, telling.total_ns, strict=True)]
+        own_error, every_error = self._probes(owners, probes).centred, telling.probes.centred
+        return independent_sum(
+            interval(less_ns, self.alpha), telling.whole * share, own_error * (1 - share), every_error * share
+        )
 
     def _probes(self, owners: Sequence[Owner], probes: Estimate) -> Estimate:
         """Return the cost of the probes, and of handing messages over, in the time of these owners."""
@@ -445,9 +456,10 @@ class Legs:
         most_us = MOST_OF_A_STEP * self.probes.typical_us
         if whole is None:
             return Estimate(most_us / 2, 0.0, most_us)
-        step = self._added(whole, probes, self.alpha) / resumed
+        total_ns = self.own_ns(self.logged, probes)
+        step = independent_sum(interval(total_ns, self.alpha), -whole) / resumed
         if 0 < step.estimate < most_us:
-            self.telling = whole, probes
+            self.telling = Telling(whole, total_ns, self._probes(self.logged, probes), resumed)
         return step.clipped(0.0, most_us)
 
     def scaled(self, whole: Estimate, probes: Estimate) -> float:
@@ -461,7 +473,7 @@ class Legs:
         every_us = self._probes(self.logged, probes).estimate if self.logged else 0.0
         if every_us <= 0 or self.resumed(self.owners):
             return 1.0
-        added = self._added(whole, probes, TWO_ERRORS_ALPHA)
+        added = independent_sum(interval(self.own_ns(self.logged, probes), TWO_ERRORS_ALPHA), -whole)
         number = sum(len(self.entries[index].parents) for index in self.probes.readings)
         shown_us = self.split.excess_ns(self.logged) * US_PER_NS
         least, most = (min(bound, shown_us) for bound in self.probes.together(number))
@@ -485,10 +497,6 @@ class Legs:
         """The owners whose time is the request's."""
         owners = self.owners
         return [owner for owner in owners if owner not in (owners[NULL], owners[UNOWNED])]
-
-    def _added(self, whole: Estimate, probes: Estimate, alpha: float) -> Estimate:
-        """Return by how much a request with probes, less these, takes longer than `whole`."""
-        return independent_sum(interval(self.own_ns(self.logged, probes), alpha), -whole)
 
     def others(self, step: Estimate) -> Estimate:
         """Return the time of what was not started in the request, less the cost of logging its steps."""
