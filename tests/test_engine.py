@@ -1238,6 +1238,7 @@ def requests_by_look(
     judge: Judge,
     change: Callable[[Estimates], Estimates] = lambda estimates: estimates,
     schedule: Schedule = SCHEDULE,
+    endpoint_us: float = 400,
 ) -> list[dict[str, int]]:
     """List the number of requests of each kind at each look, with `change` applied to the estimates."""
     # A quarter of all sizes, so that less time has as many looks. Short turns, because the last may end early.
@@ -1253,7 +1254,7 @@ def requests_by_look(
     clocks = Clocks()
 
     async def endpoint(scope: Any, receive: Any, send: Any) -> None:
-        clocks.block(400)
+        clocks.block(endpoint_us)
         await respond(send)
 
     app = StartsATask(Spends(endpoint, clocks, work=20), clocks, work=50, wait=300)
@@ -1283,6 +1284,12 @@ def looks_while_open(name: str) -> list[dict[str, int]]:
 @pytest.mark.parametrize("name", OPEN)
 def test_the_time_goes_into_what_an_open_verdict_hangs_on(name: str) -> None:
     assert most_grown(looks_while_open(name)) == OPEN[name][1]
+
+
+@pytest.mark.parametrize(("endpoint_us", "probed_for_each"), [(400, 1), (4000, 4)])
+def test_whole_requests_are_as_many_as_probed_ones_but_in_a_slow_app(endpoint_us: float, probed_for_each: int) -> None:
+    looks = requests_by_look(OPEN["all"][0], judged_as_told, endpoint_us=endpoint_us)
+    assert looks[0]["split"] == probed_for_each * looks[0]["whole"]
 
 
 def test_while_a_failure_is_fresh_all_rows_get_the_time() -> None:

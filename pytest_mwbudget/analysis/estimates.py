@@ -33,7 +33,7 @@ from ..model.stack import (
 from .calibration import OWN_NULLS, US_PER_NS, ProbeCosts, handovers, interleaved, interval
 from .core_sharing import slowed_by_caches, used_by_others
 from .growth import course, grow
-from .intervals import paces, spend
+from .intervals import difference_interval, paces, spend
 from .samples import Samples, Split
 from .slowdown import NONE, Hops, Interruptions, slowdown, waited_ns
 
@@ -45,6 +45,8 @@ METHOD_US, METHOD_SHARE, SUSPENDING_SHARE = 0.1, 0.01, 0.04
 # The share of a task-spawning layer's row that may be task switches of other rows that suspend: if it is the only such
 # layer of the stack, and if there are others (docs/decisions/0038).
 LONE_SHARE, SHARED_SHARE = 0.08, 0.15
+# A row has all steps of the event loop if it has this share of them.
+ALL_STEPS = 0.98
 # The part of the known error that grows with the whole request, which leaves caches cold: its maximum and its share.
 COLD_US, COLD_SHARE = 0.3, 0.0003
 # Fewer requests may give no interval.
@@ -222,7 +224,9 @@ def estimate(
     slow = slowdown(wall.split.reference, best_ns) if wall.split.spent else 1.0
     tasks = {first_part(entries, entry.parent) for entry in entries if entry.own_task and entry.parent is not None}
     shared: dict[Key, Microseconds] = {
-        i: shared_share(len(tasks)) * abs(us.estimate) for i, us in split.items() if i in tasks and suspending != {i}
+        i: 0.0 if wall.has_all_steps(owners[i]) else shared_share(len(tasks)) * abs(us.estimate)
+        for i, us in split.items()
+        if i in tasks
     }
     least_us = method_us(0.0, whole.estimate)
     outer_probes = sum(probes_around, ZERO)
@@ -290,13 +294,15 @@ def _waits(samples: Samples, hops: Hops, best_ns: float, rows: Collection[EntryI
 class Telling:
     """What tells the cost of logging steps: the `whole` request without probes, and those with probes.
 
-    `total_ns` has what each of these took, less its probes, `probes` what all these cost, and `resumed` the steps.
+    `total_ns` has what each of these took, less its probes; `probes` is what all probes cost, `resumed` the number of
+    steps, and `most_us` the most that logging one can cost.
     """
 
     whole: Estimate
     total_ns: Sequence[float]
     probes: Estimate
     resumed: float
+    most_us: Microseconds
 
 
 class Legs:
@@ -408,20 +414,29 @@ class Legs:
         typical = course(own_ns) * US_PER_NS if grows else interval(own_ns, self.alpha)
         us = independent_sum(typical, -self._probes(owners, probes).centred, -steppers)
         if resumed and self.telling is not None and not grows:
-            us = min(us, self._left(own_ns, owners, probes, self.telling), key=lambda known: known.half_width)
+            us = self._told(us, own_ns, owners, probes, self.telling)
         return us.widened(method_us(us.estimate, self.whole_us, suspends=resumed > 0 and not holding))
 
-    def _left(self, own_ns: Sequence[float], owners: Sequence[Owner], probes: Estimate, telling: Telling) -> Estimate:
-        """Return the time of a row that suspends: if it alone does, what the other rows leave of the whole request.
+    def _told(
+        self, us: Estimate, own_ns: Sequence[float], owners: Sequence[Owner], probes: Estimate, telling: Telling
+    ) -> Estimate:
+        """Return the time `us` of a row that suspends with the interval that whole requests tell.
 
         A row has a share of the steps, and so of the time by which requests with probes, less these, are longer than
-        those without. It is subtracted request by request, because most of what varies is in both.
+        those without. What varies in a row varies this time alike, so the two are not independent. If the row has all
+        steps, it is what the other rows leave of the whole, and has their errors.
         """
         share = self.resumed(owners) / telling.resumed
-        less_ns = [own - share * total for own, total in zip(own_ns, telling.total_ns, strict=True)]
+        left = difference_interval(own_ns, [share * ns for ns in telling.total_ns], self.alpha) * US_PER_NS
         own_error, every_error = self._probes(owners, probes).centred, telling.probes.centred
-        return independent_sum(
-            interval(less_ns, self.alpha), telling.whole * share, own_error * (1 - share), every_error * share
+        every_error = every_error.widened(2 * SCALE_SHARE * abs(telling.probes.estimate))
+        told = independent_sum(left, telling.whole * share, own_error * (1 - share), every_error * share)
+        # No less than if logging cost the most that it can, and no more than if it cost nothing.
+        shown = interval(own_ns, self.alpha)
+        return Estimate(
+            us.estimate,
+            min(max(told.low, shown.low - telling.most_us * self.resumed(owners)), us.estimate),
+            max(min(told.high, shown.high), us.estimate),
         )
 
     def _probes(self, owners: Sequence[Owner], probes: Estimate) -> Estimate:
@@ -439,6 +454,11 @@ class Legs:
             return ZERO
         us = interval([used.suspended[owner] for used in self.split.spent], self.alpha)
         return us.widened(SUSPENDING_SHARE * us.estimate)
+
+    def has_all_steps(self, owners: Sequence[Owner]) -> bool:
+        """Return whether hardly any step was of another owner, or of other work."""
+        own = sum(used.resumed[owner] for used in self.split.spent for owner in owners)
+        return own > ALL_STEPS * sum(sum(used.resumed) for used in self.split.spent)
 
     def resumed(self, owners: Sequence[Owner]) -> float:
         """Return how often these owners were typically resumed after a suspension."""
@@ -458,8 +478,8 @@ class Legs:
             return Estimate(most_us / 2, 0.0, most_us)
         total_ns = self.own_ns(self.logged, probes)
         step = independent_sum(interval(total_ns, self.alpha), -whole) / resumed
-        if 0 < step.estimate < most_us:
-            self.telling = Telling(whole, total_ns, self._probes(self.logged, probes), resumed)
+        if 0 < step.estimate < most_us and not self.grow(total_ns):
+            self.telling = Telling(whole, total_ns, self._probes(self.logged, probes), resumed, most_us)
         return step.clipped(0.0, most_us)
 
     def scaled(self, whole: Estimate, probes: Estimate) -> float:

@@ -119,10 +119,22 @@ def batched_interval(values: Sequence[float], alpha: float) -> Estimate:
 
     A series whose neighbours are correlated by `r` is worth `(1 - r) / (1 + r)` of its length.
     """
-    batches = batch_medians(values)
+    return _around(median(values), batch_medians(values), alpha)
+
+
+def difference_interval(values: Sequence[float], less: Sequence[float], alpha: float) -> Estimate:
+    """Return the median of all `values` minus that of all `less`, with the interval of the differences of batches.
+
+    Both series are of the same requests, so what varies in both alike cancels out. The median of the differences is
+    another figure if values are skewed.
+    """
+    batches = [ours - theirs for ours, theirs in zip(batch_medians(values), batch_medians(less), strict=True)]
+    return _around(median(values) - median(less), batches, alpha)
+
+
+def _around(centre: float, batches: Sequence[float], alpha: float) -> Estimate:
     r = correlation_of_neighbours(batches)
     spread = median_interval(batches, alpha, len(batches) * (1 - r) / (1 + r))
-    centre = median(values)
     return Estimate(centre, min(spread.low, centre), max(spread.high, centre))
 
 
