@@ -412,15 +412,17 @@ class Legs:
         resumed = self.resumed(owners)
         steppers = step * resumed if resumed else ZERO
         typical = course(own_ns) * US_PER_NS if grows else interval(own_ns, self.alpha)
-        us = independent_sum(typical, -self._probes(owners, probes).centred, -steppers)
+        shown = independent_sum(typical, -self._probes(owners, probes).centred)
+        us = independent_sum(shown, -steppers)
         if resumed and self.telling is not None and not grows:
-            us = self._told(us, own_ns, owners, probes, self.telling)
+            # No less than if logging cost the most that it can, and no more than if it cost nothing.
+            least_us = shown.low - resumed * self.telling.most_us
+            told = self._told(own_ns, owners, probes, self.telling)
+            us = Estimate(us.estimate, max(told.low, least_us), min(told.high, shown.high))
         return us.widened(method_us(us.estimate, self.whole_us, suspends=resumed > 0 and not holding))
 
-    def _told(
-        self, us: Estimate, own_ns: Sequence[float], owners: Sequence[Owner], probes: Estimate, telling: Telling
-    ) -> Estimate:
-        """Return the time `us` of a row that suspends with the interval that whole requests tell.
+    def _told(self, own_ns: Sequence[float], owners: Sequence[Owner], probes: Estimate, telling: Telling) -> Estimate:
+        """Return the time that whole requests tell of a row that suspends.
 
         A row has a share of the steps, and so of the time by which requests with probes, less these, are longer than
         those without. What varies in a row varies this time alike, so the two are not independent. If the row has all
@@ -430,14 +432,7 @@ class Legs:
         left = difference_interval(own_ns, [share * ns for ns in telling.total_ns], self.alpha) * US_PER_NS
         own_error, every_error = self._probes(owners, probes).centred, telling.probes.centred
         every_error = every_error.widened(2 * SCALE_SHARE * abs(telling.probes.estimate))
-        told = independent_sum(left, telling.whole * share, own_error * (1 - share), every_error * share)
-        # No less than if logging cost the most that it can, and no more than if it cost nothing.
-        shown = interval(own_ns, self.alpha)
-        return Estimate(
-            us.estimate,
-            min(max(told.low, shown.low - telling.most_us * self.resumed(owners)), us.estimate),
-            max(min(told.high, shown.high), us.estimate),
-        )
+        return independent_sum(left, telling.whole * share, own_error * (1 - share), every_error * share)
 
     def _probes(self, owners: Sequence[Owner], probes: Estimate) -> Estimate:
         """Return the cost of the probes, and of handing messages over, in the time of these owners."""
