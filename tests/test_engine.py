@@ -299,7 +299,7 @@ def test_an_unsafe_request_is_never_sent_past_a_layer() -> None:
         (106, False, "pass"),
     ],
 )
-def test_a_task_layer_is_judged_as_if_others_that_suspend_shared_its_switches(
+def test_a_task_layer_may_share_its_switches_with_others_that_suspend(
     most: float, sharing: bool, verdict: Verdict
 ) -> None:
     class Yields(Costly):
