@@ -16,7 +16,7 @@ from .slowdown import LONG, NONE, QUIET_REFERENCE, STEADY, Interruptions
 SIBLING_SLOWS, SIBLING_SHOWS = 1.7, 1.35
 # A thread that has a core to itself is issued about the same number of no-ops per cycle at any time. The share by which
 # the highest twentieth of the readings exceeds the lower quartile is then at most LONE_SPREAD; beside another thread it
-# is more, because that one pauses. A median below NARROW is suspicious: there the share may be CONSTANT_SPREAD at most.
+# is more, because the other thread pauses. A median below NARROW is suspicious: there the limit is CONSTANT_SPREAD.
 LONE_SPREAD, CONSTANT_SPREAD, NARROW = 0.05, 0.02, 3.5
 # Fewer readings tell nothing.
 FEWEST_WIDTHS = 8

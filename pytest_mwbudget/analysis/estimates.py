@@ -45,7 +45,7 @@ METHOD_US, METHOD_SHARE, SUSPENDING_SHARE = 0.1, 0.01, 0.04
 # The share of a task-spawning layer's row that may be task switches of other rows that suspend: if it is the only such
 # layer of the stack, and if there are others (docs/decisions/0038).
 LONE_SHARE, SHARED_SHARE = 0.08, 0.15
-# A row has all steps of the event loop if it has this share of them.
+# From this share of the steps on, a row counts as having all of them.
 ALL_STEPS = 0.98
 # The part of the known error that grows with the whole request, which leaves caches cold: its maximum and its share.
 COLD_US, COLD_SHARE = 0.3, 0.0003
@@ -291,11 +291,13 @@ def _waits(samples: Samples, hops: Hops, best_ns: float, rows: Collection[EntryI
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
-    """What tells the cost of logging steps: the `whole` request without probes, and those with probes.
+class Totals:
+    """The total of requests with and without probes, which differ by the cost of logging the steps.
 
-    `total_ns` has what each of these took, less its probes; `probes` is what all probes cost, `resumed` the number of
-    steps, and `most_us` the most that logging one can cost.
+    - `whole`: the request without probes
+    - `total_ns`: each request with probes, less their cost
+    - `probes`: the cost of all probes of a request
+    - `resumed`: the number of steps of a request; `most_us`: the most that logging a step can cost
     """
 
     whole: Estimate
@@ -338,8 +340,8 @@ class Legs:
         self.of_parts = of_parts or {}
         # What probes cost in the app, relative to what their null layers take.
         self.scale = 1.0
-        # Whole requests, if they tell what logging the steps costs.
-        self.telling: Telling | None = None
+        # None if they do not show what logging the steps costs.
+        self.totals: Totals | None = None
 
     def probes_at(self, index: EntryIndex) -> Estimate:
         """Return the cost of the probes in an entry's time: the inside of its own, the outside of its children's."""
@@ -414,25 +416,26 @@ class Legs:
         typical = course(own_ns) * US_PER_NS if grows else interval(own_ns, self.alpha)
         shown = independent_sum(typical, -self._probes(owners, probes).centred)
         us = independent_sum(shown, -steppers)
-        if resumed and self.telling is not None and not grows:
+        if resumed and self.totals is not None and not grows:
+            narrowed = self._by_totals(own_ns, owners, probes, self.totals)
             # No less than if logging cost the most that it can, and no more than if it cost nothing.
-            least_us = shown.low - resumed * self.telling.most_us
-            told = self._told(own_ns, owners, probes, self.telling)
-            us = Estimate(us.estimate, max(told.low, least_us), min(told.high, shown.high))
+            least_us = shown.low - resumed * self.totals.most_us
+            us = Estimate(us.estimate, max(narrowed.low, least_us), min(narrowed.high, shown.high))
         return us.widened(method_us(us.estimate, self.whole_us, suspends=resumed > 0 and not holding))
 
-    def _told(self, own_ns: Sequence[float], owners: Sequence[Owner], probes: Estimate, telling: Telling) -> Estimate:
-        """Return the time that whole requests tell of a row that suspends.
+    def _by_totals(
+        self, own_ns: Sequence[float], owners: Sequence[Owner], probes: Estimate, totals: Totals
+    ) -> Estimate:
+        """Return the time of a row that suspends, less its share of the cost of logging steps.
 
-        A row has a share of the steps, and so of the time by which requests with probes, less these, are longer than
-        those without. What varies in a row varies this time alike, so the two are not independent. If the row has all
-        steps, it is what the other rows leave of the whole, and has their errors.
+        Noise of the row is in the total too, so the row and the cost of logging are not independent. A row that has
+        all steps is the whole request less the other rows, and has their errors.
         """
-        share = self.resumed(owners) / telling.resumed
-        left = difference_interval(own_ns, [share * ns for ns in telling.total_ns], self.alpha) * US_PER_NS
-        own_error, every_error = self._probes(owners, probes).centred, telling.probes.centred
-        every_error = every_error.widened(2 * SCALE_SHARE * abs(telling.probes.estimate))
-        return independent_sum(left, telling.whole * share, own_error * (1 - share), every_error * share)
+        share = self.resumed(owners) / totals.resumed
+        own_less_total = difference_interval(own_ns, [share * ns for ns in totals.total_ns], self.alpha) * US_PER_NS
+        own_error = self._probes(owners, probes).centred
+        every_error = totals.probes.centred.widened(2 * SCALE_SHARE * abs(totals.probes.estimate))
+        return independent_sum(own_less_total, totals.whole * share, own_error * (1 - share), every_error * share)
 
     def _probes(self, owners: Sequence[Owner], probes: Estimate) -> Estimate:
         """Return the cost of the probes, and of handing messages over, in the time of these owners."""
@@ -474,7 +477,7 @@ class Legs:
         total_ns = self.own_ns(self.logged, probes)
         step = independent_sum(interval(total_ns, self.alpha), -whole) / resumed
         if 0 < step.estimate < most_us and not self.grow(total_ns):
-            self.telling = Telling(whole, total_ns, self._probes(self.logged, probes), resumed, most_us)
+            self.totals = Totals(whole, total_ns, self._probes(self.logged, probes), resumed, most_us)
         return step.clipped(0.0, most_us)
 
     def scaled(self, whole: Estimate, probes: Estimate) -> float:

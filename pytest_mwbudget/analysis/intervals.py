@@ -123,10 +123,10 @@ def batched_interval(values: Sequence[float], alpha: float) -> Estimate:
 
 
 def difference_interval(values: Sequence[float], less: Sequence[float], alpha: float) -> Estimate:
-    """Return the median of all `values` minus that of all `less`, with the interval of the differences of batches.
+    """Return the median of `values` minus the median of `less`, with an interval from the same batches of both.
 
-    Both series are of the same requests, so what varies in both alike cancels out. The median of the differences is
-    another figure if values are skewed.
+    Both series are of the same requests, in the same order, so noise that is in both cancels out. The median of the
+    differences of single requests would be another figure where values are skewed.
     """
     batches = [ours - theirs for ours, theirs in zip(batch_medians(values), batch_medians(less), strict=True)]
     return _around(median(values) - median(less), batches, alpha)

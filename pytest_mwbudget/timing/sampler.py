@@ -115,13 +115,14 @@ class Sampler:
         return cost
 
     def _whole_requests(self, requests: int) -> int:
-        """Return how many requests without probes go with a number of requests of the split.
+        """Return how many requests without probes to make for a number of requests of the split.
 
-        As many if they tell what logging steps costs. In a slow app that is little beside what its waits vary by.
+        Both show together what logging the steps costs, so their numbers are then equal. In a slow app this cost is
+        less than the noise of its waits.
         """
         slow = self.turn_requests <= self.schedule.fewest_of_turn
-        telling = self.probes.steppable and not self.ways.mixed and not slow
-        return max(2, requests if telling else requests // self.schedule.whole_every)
+        equal = self.probes.steppable and not self.ways.mixed and not slow
+        return max(2, requests if equal else requests // self.schedule.whole_every)
 
     async def _turn(self, requests: int, wanted: Collection[Part], deadline: Deadline) -> None:
         if "split" in wanted:

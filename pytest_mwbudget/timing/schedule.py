@@ -60,8 +60,8 @@ class Schedule:
     block_settle_calls: int = 1
     # For this many requests, one more is made whose probes read the processor's clock.
     cpu_every: int = 4
-    # For this many requests, one more is made without probes; one for each request where they tell what rows that
-    # suspend take.
+    # For this many requests, one more is made without probes; for each request, where steps of the event loop are
+    # logged and the app is not slow.
     whole_every: int = 4
     # Parts that no undecided verdict depends on are sampled in one turn of this many, so that a faster machine shows.
     unwanted_every: int = 4
