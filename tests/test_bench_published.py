@@ -229,7 +229,8 @@ def test_objects_that_cannot_be_counted_are_not_compared(published: ModuleType) 
         (
             "5 A",
             2000,
-            "The text gives 76 µs for one pure layer that does nothing and 333 for five, so about 257 for four more",
+            "The text gives 76 µs for one pure layer that does nothing and 333 µs for five,"
+            " so four more add about 257 µs",
         ),
         ("blog", 5000, "two runs of 200 and 98 µs"),
         ("1 pure, buffering", 5000, "two runs of 92 and 200 µs"),
