@@ -637,16 +637,16 @@ def quotient(over: float | None, under: float | None) -> float | None:
 
 def pure_reason(rows: Rows) -> str | None:
     """Explain the figures of one and five pure ASGI layers."""
-    one, five = added(rows, "1 A"), added(rows, "5 A")
+    one, five = (rows[name].us if name in rows else None for name in ("1 A", "5 A"))
     if one is None or five is None:
         return None
     slow, quick = BARE_RPS
     return (
         f"The text gives {CASES['1 A'].published:.0f} µs for one pure layer that does nothing and"
         f" {CASES['5 A'].published:.0f} µs for five, so four more add about {published_us('5 A', '1 A'):.0f} µs."
-        f" We measure {one:.2f} µs for one and {five:.2f} µs for five. The text's own app without layers moved between"
-        f" {slow:,} and {quick:,} RPS, by {rps(slow) - rps(quick):.0f} µs: what it calls the first layer's cost is"
-        " mostly the difference of two runs."
+        f" We measure {between(one)} µs for one and {between(five)} µs for five. The text's own app without layers"
+        f" moved between {slow:,} and {quick:,} RPS, by {rps(slow) - rps(quick):.0f} µs: what it calls the first"
+        " layer's cost is mostly the difference of two runs."
     )
 
 
@@ -828,7 +828,7 @@ def extra_us(rows: Rows, name: str, base: str) -> Estimate | None:
 
 def between(us: Estimate) -> str:
     """Format an estimate and its interval."""
-    return f"{us.estimate:.0f} ({us.low:.0f} … {us.high:.0f})"
+    return f"{figure(us.estimate)} ({figure(us.low)} … {figure(us.high)})"
 
 
 def published_us(name: str, base: str) -> float:

@@ -90,7 +90,8 @@ CONDITIONS: dict[str, tuple[tuple[float, float], ...]] = {
     "comes and goes": ((4.0, 3.0),),
 }
 VERDICTS = ("pass", "fail", "undecided")
-PROCESSES, RUNS, RUNS_IN_BLOCK = 3, 90, len(RATIOS)
+# More runs than GOAL_VERDICTS needs, because some verdicts are left out.
+PROCESSES, RUNS, RUNS_IN_BLOCK = 3, 108, len(RATIOS)
 # A pair is a block of requests with the layer and one without it.
 SETTLE_CALLS, BLOCK_CALLS = 32, 32
 # A block counts if at least QUICK_CALLS requests ran at the machine's best speed, within the factor QUIET. The speed of
