@@ -413,8 +413,9 @@ def quiet_ns(gauges: Sequence[float]) -> float:
 
 @dataclass
 class Calm:
-    """Waits for quiet moments, judged by the gauges of the whole run so far."""
+    """Waits for quiet moments for at most `patience_s`, judged by the gauges of the whole run so far."""
 
+    patience_s: float = PATIENCE_S
     gauges: list[float] = field(default_factory=list)
 
     def gauge(self, on: Iterable[int | None]) -> float:
@@ -423,8 +424,8 @@ class Calm:
         return self.gauges[-1]
 
     def wait(self, on: Sequence[int | None]) -> float:
-        """Wait for a quiet moment for at most `PATIENCE_S`. Returns the last gauge."""
-        end = time.monotonic() + PATIENCE_S
+        """Wait for a quiet moment. Returns the last gauge."""
+        end = time.monotonic() + self.patience_s
         while self.gauge(on) > quiet_ns(self.gauges) and time.monotonic() < end:
             time.sleep(LOOK_S)
         return self.gauges[-1]
@@ -617,10 +618,26 @@ def report(readings: list[Reading]) -> Report:
     return Report([*tables, summary(rows)], [goal(rows)], notes)
 
 
-def rows_of(readings: list[Reading]) -> Iterator[Row]:
-    """Yield a row for each setting that has quiet pairs and our figure."""
+def quiet_pairs(readings: list[Reading]) -> list[Reading]:
+    """Return the pairs from quiet moments: fast gauges, and no other process on the server's core."""
+    limit_ns = quiet_ns([reading["gauge_ns"] for reading in readings if reading["kind"] == "pair"] or [0.0])
+    return [reading for reading in undisturbed_pairs(readings) if reading["gauge_ns"] <= limit_ns]
+
+
+def undisturbed_pairs(readings: list[Reading]) -> list[Reading]:
+    """Return the pairs with no other process on the server's core, whatever the speed of the machine."""
+    return [
+        reading
+        for reading in readings
+        if reading["kind"] == "pair"
+        and all((reading[which]["waited"] or 0.0) <= WAITED_SHARE for which in ("without", "with"))
+    ]
+
+
+def rows_of(readings: list[Reading], counted: Callable[[list[Reading]], list[Reading]] = quiet_pairs) -> Iterator[Row]:
+    """Yield a row for each setting that has counted pairs, by default quiet ones, and our figure."""
     pairs: dict[tuple[str, str, str, int], list[Reading]] = {}
-    for reading in quiet_pairs(readings):
+    for reading in counted(readings):
         key = (reading["layer"], reading["loop"], reading["generator"], reading["concurrency"])
         pairs.setdefault(key, []).append(reading)
     for (layer, loop, generator, concurrency), own in sorted(pairs.items(), key=order):
@@ -660,20 +677,6 @@ def median_of_known(values: Iterable[float | None]) -> float | None:
     """Return the median of the known values, None if there are none."""
     known = [value for value in values if value is not None]
     return median(known) if known else None
-
-
-def quiet_pairs(readings: list[Reading]) -> list[Reading]:
-    """Return the pairs from quiet moments: fast gauges, and no other process on the server's core."""
-    pairs = [reading for reading in readings if reading["kind"] == "pair"]
-    if not pairs:
-        return []
-    limit_ns = quiet_ns([reading["gauge_ns"] for reading in pairs])
-    return [
-        reading
-        for reading in pairs
-        if reading["gauge_ns"] <= limit_ns
-        and all((reading[which]["waited"] or 0.0) <= WAITED_SHARE for which in ("without", "with"))
-    ]
 
 
 def order(item: tuple[tuple[str, str, str, int], list[Reading]]) -> tuple[Any, ...]:

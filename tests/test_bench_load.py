@@ -32,12 +32,15 @@ def load(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("load")
 
 
-def pairs(without_us: float, with_us: float) -> list[dict[str, Any]]:
+def pair(without_us: float, with_us: float, waited: float = 0.01, gauge_ns: int = 1000) -> dict[str, Any]:
     def burst(us: float) -> dict[str, Any]:
-        return {"us": us, "cpu_us": us / 2, "collecting_us": us / 10, "waited": 0.01}
+        return {"us": us, "cpu_us": us / 2, "collecting_us": us / 10, "waited": waited}
 
-    pair = {"kind": "pair", **KEY, "without": burst(without_us), "with": burst(with_us), "gauge_ns": 1000}
-    return [pair] * 8 + [
+    return {"kind": "pair", **KEY, "without": burst(without_us), "with": burst(with_us), "gauge_ns": gauge_ns}
+
+
+def pairs(without_us: float, with_us: float) -> list[dict[str, Any]]:
+    return [pair(without_us, with_us)] * 8 + [
         {"kind": "ours", "layer": "CORS", "loop": "asyncio", "us": None, "suspensions": 0, "turn_us": 3}
     ]
 
@@ -58,6 +61,13 @@ def test_the_goal_compares_shares_with_the_measured_drop(
     (row,) = report.tables[0].rows
     assert row[:6] == ["CORS", "asyncio", "100", "8", "5000", "20.0%"]
     assert row[7] == f"{sum(shares) / 2:.1%}"
+
+
+def test_pairs_of_slow_moments_count_but_not_those_whose_server_had_to_wait(load: ModuleType) -> None:
+    slow, waited = [pair(400.0, 500.0, gauge_ns=2000)] * 3, [pair(200.0, 900.0, waited=0.4)] * 9
+    report = load.report([*pairs(200.0, 250.0), *slow, *waited, *stated(0.2)])
+    (row,) = report.tables[0].rows
+    assert row[3:6] == ["11", "5000", "20.0%"]
 
 
 def verdicts(ratio: float, verdict: str, condition: str = "idle", number: int = 5) -> list[dict[str, Any]]:

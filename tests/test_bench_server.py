@@ -114,7 +114,7 @@ def test_a_pair_waits_for_a_quiet_moment_but_not_for_ever(server: ModuleType, mo
     monkeypatch.setattr(server, "LOOK_S", 0.0)
     calm = server.Calm()
     assert [calm.wait((None,)), calm.wait((None,))] == [1000.0, 1100.0]
-    monkeypatch.setattr(server, "PATIENCE_S", 0.0)
+    calm.patience_s = 0.0
     assert calm.wait((None,)) == 1600.0
 
 
