@@ -5,13 +5,13 @@
 The settings are those of `server.py`: FastAPI's hello world without and with one more layer, at concurrency 1, 100 and
 1,000, on asyncio and on uvloop, under wrk (keep-alive) and ab (a connection for each request). The truth is the drop in
 requests per second that wrk and ab measure, as in `server.py`: pairs of bursts at two apps, one with the layer and one
-without. Pairs of slow moments count too, because a machine that is slow in both bursts changes the drop little, and the
-median leaves out where its speed changes between the two. A pair is left out only if the server was ready to run but
-had no core for more than 5 % of a burst. For each of the settings, `load` states the share of the requests per second
-that the layer costs, in fresh processes: one for each process of the truth, right after it, with connections that are
-kept alive beside wrk, and with a connection for each request beside ab. The share is the mean of the processes, between
-the lowest and the highest end of their intervals. The goal counts settings where the load generator knows the drop to
-10 %.
+without. Here pairs count at whatever speed the machine has, and none waits for a quick moment: a speed that both bursts
+share hardly changes the drop, and where it changes between the two, their random order makes the drop as often too
+large as too small. A pair is left out only if the server was ready to run but had no core for more than 5 % of a burst.
+For each of the settings, `load` states the share of the requests per second that the layer costs, in fresh processes:
+one for each process of the truth, right after it, with connections that are kept alive beside wrk, and with a
+connection for each request beside ab. The share is the mean of the processes, between the lowest and the highest end of
+their intervals. The goal counts settings where the load generator knows the drop to 10 %.
 
 The published cases are those of `published.py` that state requests per second. Their apps stand behind `load` with the
 number of clients of the text. The fourth text's apps before and after are the story of a proxy, of which the text also
