@@ -614,7 +614,8 @@ def report(readings: list[Reading]) -> Report:
         return Report(tables, [], [*notes, "There is no pair to compare ours with."])
     pairs = sum(reading["kind"] == "pair" for reading in readings)
     notes.append(f"{len(quiet_pairs(readings))} of {pairs} pairs were taken in quiet moments; the others are left out.")
-    notes += [*sharing_notes(rows, readings), *collecting_notes(rows), *busy_notes(rows), blind_note(rows)]
+    notes += [*sharing_notes(rows, readings), *collecting_notes(rows), *busy_notes(rows)]
+    notes.append(blind_note([(row.drop, row.predicted_drop) for row in rows if not row.judged], len(rows)))
     return Report([*tables, summary(rows)], [goal(rows)], notes)
 
 
@@ -835,23 +836,22 @@ def busy_notes(rows: Sequence[Row]) -> Iterator[str]:
         yield f"The server worked for this share of a burst without and with the layer: {', '.join(parts)}."
 
 
-def blind_note(rows: Sequence[Row]) -> str:
-    """Write the number of settings in which the load generators cannot judge the prediction."""
-    blind = [row for row in rows if not row.judged]
-    if not blind:
-        return "The load generators know every drop well enough to judge the prediction."
-    bounded = [row for row in blind if isfinite(row.drop.half_width)]
+def blind_note(drops: Sequence[tuple[Estimate, float]], settings: int, stated: str = "prediction") -> str:
+    """Write in how many settings the load generators cannot judge. `drops`: each drop with the stated one."""
+    if not drops:
+        return f"The load generators know every drop well enough to judge the {stated}."
+    bounded = [(drop, share) for drop, share in drops if isfinite(drop.half_width)]
     text = (
-        f"In {len(blind)} of {len(rows)} settings the load generator itself does not know the drop to 10 %; they are"
-        f" not judged. {len(blind) - len(bounded)} of them have too few pairs for an interval."
+        f"In {len(drops)} of {settings} settings the load generator itself does not know the drop to 10 %; they are"
+        f" not judged. {len(drops) - len(bounded)} of them have too few pairs for an interval."
     )
     if not bounded:
         return text
-    half_width = median(row.drop.half_width for row in bounded)
-    inside = sum(row.drop.low <= row.predicted_drop <= row.drop.high for row in bounded)
+    half_width = median(drop.half_width for drop, _ in bounded)
+    inside = sum(drop.low <= share <= drop.high for drop, share in bounded)
     return (
         f"{text} In the others it is ± {100 * half_width:.1f} % of the requests per second in the median, and holds the"
-        f" prediction in {inside} of {len(bounded)}."
+        f" {stated} in {inside} of {len(bounded)}."
     )
 
 

@@ -70,6 +70,14 @@ def test_pairs_of_slow_moments_count_but_not_those_whose_server_had_to_wait(load
     assert row[3:6] == ["11", "5000", "20.0%"]
 
 
+def test_settings_whose_drop_is_not_known_are_counted(load: ModuleType) -> None:
+    unsure = [*pairs(200.0, 250.0), *[pair(200.0, 300.0)] * 4]
+    report = load.report([*unsure, *stated(0.3)])
+    assert any(note.startswith("In 1 of 1 settings") and note.endswith("in 1 of 1.") for note in report.notes)
+    (row,) = report.tables[0].rows
+    assert row[-1] == "not known well enough"
+
+
 def verdicts(ratio: float, verdict: str, condition: str = "idle", number: int = 5) -> list[dict[str, Any]]:
     about = {"kind": "verdict", "condition": condition, "ratio": ratio, "layer": "CORS", "loop": "asyncio"}
     reading = {**about, "clients": 100, "share": [0.2, 0.19, 0.21], "clock": "processor", "verdict": verdict, **WHOLE}
