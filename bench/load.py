@@ -5,13 +5,13 @@
 The settings are those of `server.py`: FastAPI's hello world without and with one more layer, at concurrency 1, 100 and
 1,000, on asyncio and on uvloop, under wrk (keep-alive) and ab (a connection for each request). The truth is the drop in
 requests per second that wrk and ab measure, as in `server.py`: pairs of bursts at two apps, one with the layer and one
-without. Here pairs count at whatever speed the machine has, and none waits for a quick moment: a speed that both bursts
-share hardly changes the drop, and where it changes between the two, their random order makes the drop as often too
-large as too small. A pair is left out only if the server was ready to run but had no core for more than 5 % of a burst.
-For each of the settings, `load` states the share of the requests per second that the layer costs, in fresh processes:
-one for each process of the truth, right after it, with connections that are kept alive beside wrk, and with a
-connection for each request beside ab. The share is the mean of the processes, between the lowest and the highest end of
-their intervals. The goal counts settings where the load generator knows the drop to 10 %.
+without. Here pairs count at any speed of the machine, and bursts do not wait for a quick moment: if both bursts of a
+pair run at the same speed, the speed cancels out of the drop; if the speed changes between the bursts, their random
+order keeps the error from favouring either side. A pair is left out only if the server was ready to run but had no core
+for more than 5 % of a burst. For each of the settings, `load` states the share of the requests per second that the
+layer costs, in fresh processes: one for each process of the truth, right after it, with connections that are kept alive
+beside wrk, and with a connection for each request beside ab. The share is the mean of the processes, between the lowest
+and the highest end of their intervals. The goal counts settings where the load generator knows the drop to 10 %.
 
 The published cases are those of `published.py` that state requests per second. Their apps stand behind `load` with the
 number of clients of the text. The fourth text's apps before and after are the story of a proxy, of which the text also
@@ -308,8 +308,9 @@ def report(readings: list[Reading]) -> Report:
         if (own := [setting for setting in settings if setting.row.generator == name])
     ]
     notes = [server.skipped_note(reading["generator"]) for reading in readings if reading["kind"] == "skipped"]
-    goals = [goal(settings)] if settings else []
+    goals: list[Goal] = []
     if settings:
+        goals.append(goal(settings))
         blind = [(of.row.drop, of.share.estimate) for of in settings if of.share is not None and not of.row.tells]
         notes.append(server.blind_note(blind, len(settings), "share that load states"))
     if any(reading["kind"] == "verdict" for reading in readings):

@@ -59,9 +59,9 @@ def test_health(mw_budget, number):
 # be too short for an interval of the total, which does not matter here.
 BRIEF = ["--mw-budget-max-time=1", "--mw-budget-undecided=pass"]
 KEPT_WITH_ROOM = "us=20_000, total_us=100_000"
-# Calls of the endpoint: 100 to warm up, 23 to find the layers and count, and some 600 for a look. A layer here
-# suspends, so a look makes as many requests without probes as with them. On a busy machine some tests need more. Where
-# somebody reads the figures, warming up alone takes 1000.
+# Calls of the endpoint: 100 to warm up, 23 to find the layers and count, and about 600 for the first look. A layer of
+# this app suspends, so the first look makes as many requests without probes as with probes. Some tests need more on a
+# busy machine. Warming up alone makes 1000 calls when the run reports figures.
 MOST_AT_FIRST_SIGHT = 800
 # Warming up takes its number of calls and no less, however slow the machine is: 100 for first sight, 1000 for figures
 # that somebody reads.
